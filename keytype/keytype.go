@@ -1,0 +1,117 @@
+// Package keytype decides what every stored key is called, how durable it is
+// and what happens when its store fails.
+//
+// Every key the service writes belongs to exactly one [Type]. No other package
+// spells a table, bucket or key: they ask the type for it, so the registry
+// cannot drift from what is stored.
+package keytype
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Durability says what survives the loss of a process or of a cache.
+type Durability string
+
+// The durabilities a type may promise.
+const (
+	Durable       Durability = "durable"        // an acknowledged write survives any one failure of the store
+	DurableFenced Durability = "durable_fenced" // durable, and a stale writer is refused
+	BestEffort    Durability = "best_effort"    // may be skipped under load or failure
+	Ephemeral     Durability = "ephemeral"      // lost with its store
+)
+
+// A Type is one kind of key, with everything an operator asks about it.
+// Types are package variables and never change after start.
+type Type struct {
+	Name           string
+	Owner          string // the team-facing part of the service that writes it
+	Store          string // where it lives in production mode
+	Durability     Durability
+	Consistency    string
+	OnStoreFailure string
+	IfLost         string
+	TTL            string   // when the key may go
+	Parts          []string // what its key is built from, in order
+	Table          string   // DynamoDB table without the prefix, empty where it is not kept there
+	Within         *Type    // the type whose DynamoDB item it shares, nil where it has its own
+}
+
+// Key builds the stored key from its parts, each as "<byte length>:<bytes>", so
+// that no two part lists can meet, whatever characters the parts contain.
+// It panics when the number of parts is not the type's own.
+func (t *Type) Key(parts ...string) string {
+	if len(parts) != len(t.Parts) {
+		panic(fmt.Sprintf("keytype: %s has the parts %v, got %d", t.Name, t.Parts, len(parts)))
+	}
+	return join(parts)
+}
+
+// Prefix builds the prefix that exactly the keys beginning with these parts share.
+func (t *Type) Prefix(parts ...string) string {
+	if len(parts) > len(t.Parts) {
+		panic(fmt.Sprintf("keytype: %s has the parts %v, got %d", t.Name, t.Parts, len(parts)))
+	}
+	return join(parts)
+}
+
+// Bucket names the type's bucket in the embedded and in-memory stores.
+func (t *Type) Bucket() string { return t.Name }
+
+// TableName names the type's DynamoDB table.
+func (t *Type) TableName(prefix string) string { return prefix + t.Table }
+
+// Pattern describes the stored key for people, for example "<n>:{tenant}<n>:{resource}".
+func (t *Type) Pattern() string {
+	var b strings.Builder
+	for _, p := range t.Parts {
+		fmt.Fprintf(&b, "<n>:{%s}", p)
+	}
+	return b.String()
+}
+
+// Runbook is the path, in the repository, of the page to open when its store fails.
+func (t *Type) Runbook() string { return "docs/runbooks/" + t.Name + ".md" }
+
+// Split undoes Key: it returns the parts, or false where the key is not one that Key built.
+func (t *Type) Split(key string) ([]string, bool) {
+	var parts []string
+	for key != "" {
+		digits, rest, found := strings.Cut(key, ":")
+		n, err := strconv.Atoi(digits)
+		if !found || err != nil || n < 0 || n > len(rest) || strconv.Itoa(n) != digits {
+			return nil, false
+		}
+		parts, key = append(parts, rest[:n]), rest[n:]
+	}
+	return parts, len(parts) == len(t.Parts)
+}
+
+// ByName finds a registered type.
+func ByName(name string) (*Type, bool) {
+	i := slices.IndexFunc(registry, func(t *Type) bool { return t.Name == name })
+	if i < 0 {
+		return nil, false
+	}
+	return registry[i], true
+}
+
+// All returns the registered types in the order in which they are shown.
+func All() []*Type { return slices.Clone(registry) }
+
+func join(parts []string) string {
+	n := 0
+	for _, p := range parts {
+		n += len(p) + 4
+	}
+	b := make([]byte, 0, n)
+	for _, p := range parts {
+		b = strconv.AppendInt(b, int64(len(p)), 10)
+		b = append(b, ':')
+		b = append(b, p...)
+	}
+	return string(b)
+}
