@@ -1,0 +1,88 @@
+# `make help` lists the targets. Versions of the tools that are not in go.mod:
+GOLANGCI_LINT_VERSION := v2.15.0
+DYNOXIDE_VERSION      := 3.2.0
+# oapi-codegen's stands in api/api.go, with its go:generate line.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+LINT := .tools/bin/golangci-lint
+
+# The race detector needs a C compiler; without one `make test` runs without it.
+CC_FOUND := $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v $$(go env CC))
+RACE     := $(if $(CC_FOUND),-race)
+
+# TF_CLI_CONFIG_FILE that points nowhere makes terraform complain.
+TERRAFORM := $(if $(wildcard $(TF_CLI_CONFIG_FILE)),,env -u TF_CLI_CONFIG_FILE )terraform
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+.PHONY: run
+run: ## start the service on its embedded store
+	go run ./cmd/coordsvc serve
+
+.PHONY: engines
+engines: ## install what is missing of the engines that tests run on
+	@DYNOXIDE_VERSION=$(DYNOXIDE_VERSION) scripts/engines
+
+.PHONY: test
+test: ## run the tests on the engines that are found, and list what ran on what
+	@echo "race detector: $(if $(RACE),on ($(CC_FOUND)),off: no C compiler)"
+	@scripts/with-engine-report go test -shuffle=on $(RACE) ./...
+
+.PHONY: test-all
+test-all: ## run the tests on every engine; a skipped test fails the run
+	@$(if $(RACE),,echo "test-all needs a C compiler for the race detector" >&2; exit 1)
+	@COORD_TEST_REQUIRE=dynamodb,redis scripts/with-engine-report scripts/no-skip go test -json -shuffle=on -race ./...
+
+.PHONY: proof
+proof: ## run the tests at full counts and write docs/evidence/tests.txt
+	@mkdir -p docs/evidence
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== '; \
+	} | tee docs/evidence/tests.txt
+
+.PHONY: bench
+bench: ## run the Go benchmarks
+	@echo "These time single functions on this machine; they compare nothing."
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: readme-check
+readme-check: ## run the README's commands and compare what they print
+	go test ./integration -run TestReadme -count=1
+
+.PHONY: generate
+generate: ## write the generated files anew
+	go generate ./...
+
+.PHONY: generate-check
+generate-check: generate ## fail if a generated file is not what its source says
+	git diff --exit-code -- '*.gen.go'
+	@new=$$(git ls-files --others --exclude-standard -- '*.gen.go'); \
+	[ -z "$$new" ] || { echo "not committed: $$new" >&2; exit 1; }
+
+.PHONY: tools
+tools: ## install the linter into .tools/bin
+	@go version -m $(LINT) 2>/dev/null | grep -q "golangci-lint/v2[[:space:]]$(GOLANGCI_LINT_VERSION)" || \
+	GOBIN=$(CURDIR)/.tools/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+.PHONY: lint
+lint: tools ## run the linters
+	$(LINT) run ./...
+
+.PHONY: lint-guard
+lint-guard: tools ## fail unless the linter refuses planted wrong imports
+	@scripts/lint-guard $(LINT)
+
+.PHONY: fmt
+fmt: tools ## format the Go code
+	$(LINT) fmt ./...
+
+.PHONY: terraform-fmt
+terraform-fmt: ## fail if a Terraform file is not formatted
+	@if command -v terraform >/dev/null; then $(TERRAFORM) fmt -check -diff -recursive infra; \
+	elif [ "$${CI:-}" = true ]; then echo "terraform is not on PATH" >&2; exit 1; \
+	else echo "skipped: terraform is not on PATH"; fi
