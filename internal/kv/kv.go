@@ -1,5 +1,9 @@
 // Package kv decides nothing: it keeps the embedded store's items, in memory
 // or in one bbolt file, and runs transactions over them one after another.
+//
+// A transaction of either store buffers its writes over what is stored
+// (tx.go), so an error or a panic leaves nothing to undo. Bolt commits the
+// transactions that wait together with one fsync (commit.go).
 package kv
 
 import (
@@ -8,22 +12,28 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/coordsvc/coordsvc/keytype"
 )
 
 // ErrClosed is returned by a transaction begun after Close.
-var ErrClosed = errors.New("kv: store is closed")
+var ErrClosed = fmt.Errorf("kv: store is closed: %w", keytype.ErrUnavailable)
 
 // A Store runs transactions.
 //
 // Update runs fn alone: no other transaction sees its writes before it
 // returned nil, and none of them if it returned an error or panicked. When
 // Update returns nil the writes are as durable as the store makes them: on disk
-// for a file, in memory for a memory store. An error that is not fn's own means
-// that the outcome is unknown to the caller.
+// for a file, in memory for a memory store. ErrClosed, and the context's error
+// when it ended before the transaction's turn, mean that fn did not run; once
+// fn runs, Update waits for its outcome whatever becomes of the context. Any
+// other error that is not fn's own wraps keytype.ErrUnavailable, where nothing
+// was written, or keytype.ErrOutcomeUnknown.
 //
-// fn may run on another goroutine and must not block: ids, instants and
-// everything slow are made before the transaction. A domain's refusal is a
-// value that fn hands out, not an error.
+// fn may run on another goroutine and must not block nor use the store: ids,
+// instants and everything slow are made before the transaction. A domain's
+// refusal is a value that fn hands out, not an error. A panic of fn is the
+// caller's own.
 //
 // View runs fn on one consistent state, which includes every Update that
 // returned before View was called.
@@ -41,12 +51,16 @@ type Tx interface {
 	// compare instants.
 	Get(bucket, key string) []byte
 	// Put stores value, which the caller must not change afterwards. A zero
-	// expires keeps the item for ever. It panics in a View.
+	// expires keeps the item for ever; others count from 1970 to 2262, in
+	// nanoseconds. It panics in a View, and on names that no store could keep:
+	// a bucket has 1 to 255 bytes and does not begin with a dot, a key has 1
+	// to 16,384 bytes.
 	Put(bucket, key string, value []byte, expires time.Time)
 	// Delete removes the item, if any. It panics in a View.
 	Delete(bucket, key string)
 	// Scan calls fn for the items whose key begins with prefix and is greater
-	// than after, in byte order of keys, until fn returns false.
+	// than after, in byte order of keys, until fn returns false. It shows the
+	// items as they were when it began, whatever fn writes meanwhile.
 	Scan(bucket, prefix, after string, fn func(key string, value []byte) bool)
 }
 
