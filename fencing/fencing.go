@@ -9,6 +9,7 @@ package fencing
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 )
@@ -17,34 +18,40 @@ import (
 // Tokens are 1 to [MaxToken], exact in JSON numbers.
 type Token int64
 
-// MaxToken is the largest token, 2^53 − 1.
-const MaxToken Token = 1<<53 - 1
+// Bounds of a request.
+const (
+	MaxToken    Token = 1<<53 - 1
+	MaxSequence int64 = 1<<53 - 1
+	MaxValue          = 64 << 10 // bytes of compact JSON
+)
 
 // A Position orders the writes to one place: first by token, then by sequence.
 type Position struct {
-	Token    Token
-	Sequence int64 // 0 where the writer named none
+	Token    Token `json:"token"`
+	Sequence int64 `json:"sequence,omitempty"` // 1 to MaxSequence, 0 where the writer named none
 }
 
 // Mode says what a protected record asks of a writer. The first write fixes it.
 type Mode string
 
-// HighWater asks for a position not below the record's.
+// HighWater asks for a position not below the record's own. The record knows
+// nothing of the resource's lease or mark: until a newer holder has written to
+// this record, an older one still may, and any token passes.
 const HighWater Mode = "high_water"
 
-// A Record is one protected value.
+// A Record is one protected value. The zero Record stands for one that was never written.
 type Record struct {
 	Position
-	Value   []byte // compact JSON
-	Version int64  // how many writes were accepted, 1 for the first
-	Mode    Mode
+	Value   []byte `json:"value"`   // compact JSON
+	Version int64  `json:"version"` // how many writes were accepted, 1 for the first
+	Mode    Mode   `json:"mode"`
 }
 
 // A WriteRequest asks to replace a protected value.
 type WriteRequest struct {
 	Position
-	Mode  Mode
-	Value []byte // JSON
+	Mode  Mode   // HighWater
+	Value []byte // JSON, at most MaxValue when compact
 }
 
 // Refusals. A stale token is a [*StaleError].
@@ -55,14 +62,37 @@ var (
 	ErrModeFixed      = errors.New("fencing: the record has another mode")
 )
 
-// A StaleError refuses a position below the one reached.
+// ErrExhausted is what a lease returns for a resource whose next token would
+// exceed [MaxToken], because a token that large was admitted. It is never granted again.
+var ErrExhausted = errors.New("fencing: no token is left")
+
+// A StaleError refuses a position below the one reached. A write without a
+// sequence is also refused when its token's last sequence is taken.
 type StaleError struct{ HighWater Position }
 
 func (e *StaleError) Error() string {
 	return fmt.Sprintf("fencing: stale token: the mark is at %d", e.HighWater.Token)
 }
 
-// A Manager checks requests and asks its store.
+// A Store keeps one [State] per resource, shared with the lease store over the
+// same data, and one [Record] per key of a resource.
+//
+// Each method is one atomic step: Admit and Write decide and store as
+// [State.Admit] and [Record.Write] do, against the state at that moment, and
+// Mark and Read see every step that ended before they were called. Nothing is
+// ever deleted, and absence is the zero value. A refusal is a verdict; an error
+// is a fault, keytype.ErrUnavailable where nothing happened, else
+// keytype.ErrOutcomeUnknown.
+type Store interface {
+	Admit(ctx context.Context, tenant, resource string, at Position) (Admission, error)
+	Mark(ctx context.Context, tenant, resource string) (Position, error)
+	Write(ctx context.Context, tenant, resource, key string, w Write) (Written, error)
+	Read(ctx context.Context, tenant, resource, key string) (Record, error)
+}
+
+// A Manager checks requests and asks its store. Besides the refusals that each
+// method names, its errors are [*keytype.ValueError], with the field's name in
+// the HTTP API, and the store's faults.
 type Manager struct {
 	store Store
 }
@@ -70,27 +100,72 @@ type Manager struct {
 // New makes a manager over the store.
 func New(store Store) *Manager { return &Manager{store: store} }
 
-// Admit raises the resource's mark to the position and reports where it stands, or refuses: *StaleError,
-// ErrNotGranted, *keytype.ValueError. Without a sequence a token equal to the
-// mark passes; with one, the position must be larger, or equal, which replays.
+// Admit raises the resource's mark to the position and reports where it stands,
+// or refuses with a *StaleError or ErrNotGranted. Without a sequence a token
+// equal to the mark passes and leaves the mark as it is; with one, the position
+// must be larger, or equal, which replays. A resource that was never leased here
+// admits any token.
 func (m *Manager) Admit(ctx context.Context, tenant, resource string, at Position) (Position, error) {
-	panic("to be written")
+	if err := checkResource(tenant, resource); err != nil {
+		return Position{}, err
+	}
+	if err := at.check(); err != nil {
+		return Position{}, err
+	}
+	a, err := m.store.Admit(ctx, tenant, resource, at)
+	if err != nil {
+		return Position{}, err
+	}
+	if err := a.Verdict.refusal(a.Mark); err != nil {
+		return Position{}, err
+	}
+	return a.Mark, nil
 }
 
 // Mark reads the resource's mark, strongly consistent. ErrNotFound where nothing was admitted.
 func (m *Manager) Mark(ctx context.Context, tenant, resource string) (Position, error) {
-	panic("to be written")
+	if err := checkResource(tenant, resource); err != nil {
+		return Position{}, err
+	}
+	mark, err := m.store.Mark(ctx, tenant, resource)
+	if err == nil && mark == (Position{}) {
+		err = ErrNotFound
+	}
+	return mark, err
 }
 
-// Write replaces the record's value, or refuses: *StaleError, ErrSequenceReused, ErrModeFixed, *keytype.ValueError.
+// Write replaces the record's value, or refuses with a *StaleError,
+// ErrSequenceReused or ErrModeFixed. With a sequence the position must be larger
+// than the record's, or equal, which replays the stored answer if the value is
+// the same. Without one, the write takes the record's sequence plus 1, or 1
+// after a larger token; it cannot be told from a repetition, so a caller that
+// repeats writes names sequences.
 func (m *Manager) Write(ctx context.Context, tenant, resource, key string, req WriteRequest) (Record, error) {
-	panic("to be written")
+	if err := checkKey(tenant, resource, key); err != nil {
+		return Record{}, err
+	}
+	value, err := req.check()
+	if err != nil {
+		return Record{}, err
+	}
+	w, err := m.store.Write(ctx, tenant, resource, key, Write{Position: req.Position, Mode: req.Mode, Value: value, ID: rand.Text()})
+	if err != nil {
+		return Record{}, err
+	}
+	if err := w.Verdict.refusal(w.Record.Position); err != nil {
+		return Record{}, err
+	}
+	return w.Record, nil
 }
 
 // Read returns the record, strongly consistent. ErrNotFound where nothing was written.
 func (m *Manager) Read(ctx context.Context, tenant, resource, key string) (Record, error) {
-	panic("to be written")
+	if err := checkKey(tenant, resource, key); err != nil {
+		return Record{}, err
+	}
+	r, err := m.store.Read(ctx, tenant, resource, key)
+	if err == nil && r.Version == 0 {
+		err = ErrNotFound
+	}
+	return r, err
 }
-
-// Store is to be written.
-type Store interface{}

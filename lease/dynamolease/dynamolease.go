@@ -1,0 +1,187 @@
+// Package dynamolease decides with DynamoDB who may work on a resource: it is a
+// lease.Store whose every step is one conditional UpdateItem.
+//
+// A condition says what the transition of package lease says. Where it fails, the
+// transition itself decides from the item that the failed condition returns.
+package dynamolease
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/dynamo"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/lease"
+)
+
+// format is the item's. The fencing adapter writes the same one.
+const format = 1
+
+// maxRounds bounds the requests of one call. Each further round needs that others
+// moved the item between two requests of this call.
+const maxRounds = 8
+
+// Attributes of a resource's item. The fencing adapter owns mark and what belongs to it.
+const (
+	fence      = "fence" // the newest token handed out, which is the latest grant's
+	mark       = "mark"  // the largest token admitted
+	leaseID    = "lease_id"
+	owner      = "owner"
+	requestID  = "request_id" // absent where the grant has none
+	acquired   = "acquired"   // this and the other instants: Unix milliseconds
+	expires    = "expires"
+	maxExpires = "max_expires"
+	released   = "released"
+)
+
+// errContended says that nothing was written in maxRounds.
+var errContended = fmt.Errorf("dynamolease: others are always faster: %w", keytype.ErrUnavailable)
+
+// client is what the store uses of a *dynamodb.Client.
+type client interface {
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+}
+
+// Store is a lease.Store in DynamoDB.
+type Store struct {
+	client client
+	table  string
+}
+
+// New makes a store over the table with the prefix.
+func New(client client, prefix string) *Store {
+	return &Store{client, keytype.Lease.TableName(prefix)}
+}
+
+// Table describes the table of leases and marks. It has no TTL: an item that is
+// removed takes the resource's newest token with it.
+func Table(prefix string) dynamo.Table {
+	return dynamo.Table{Name: keytype.Lease.TableName(prefix), PartitionKey: "pk"}
+}
+
+// Acquire implements lease.Store.
+func (s *Store) Acquire(ctx context.Context, tenant, resource string, req lease.Acquire) (lease.Outcome, error) {
+	out, err := s.acquire(ctx, tenant, resource, req)
+	if err != nil {
+		return lease.Outcome{}, fmt.Errorf("acquire %q: %w", resource, err)
+	}
+	return out, nil
+}
+
+func (s *Store) acquire(ctx context.Context, tenant, resource string, req lease.Acquire) (lease.Outcome, error) {
+	var fence fencing.State // as last seen
+	for range maxRounds {
+		seen, err := s.update(ctx, s.grant(tenant, resource, req, fence))
+		if err != nil {
+			return lease.Outcome{}, err
+		}
+		if seen.Applied {
+			return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+		}
+		next, out := seen.lease.Acquire(seen.fence, req)
+		if next == seen.lease {
+			return seen.answer(out)
+		}
+		fence = seen.fence
+	}
+	return lease.Outcome{}, errContended
+}
+
+// Renew implements lease.Store. UpdateItem cannot take the larger or the smaller
+// of two values: the condition demands that the new expiry is right as it stands,
+// and the transition says which one is where it is not.
+func (s *Store) Renew(ctx context.Context, tenant, resource string, req lease.Renew) (lease.Outcome, error) {
+	out, err := s.renew(ctx, tenant, resource, req)
+	if err != nil {
+		return lease.Outcome{}, fmt.Errorf("renew %q: %w", resource, err)
+	}
+	return out, nil
+}
+
+func (s *Store) renew(ctx context.Context, tenant, resource string, req lease.Renew) (lease.Outcome, error) {
+	to := req.Now.Add(req.TTL)
+	for range maxRounds {
+		seen, err := s.update(ctx, s.extend(tenant, resource, req, to))
+		if err != nil {
+			return lease.Outcome{}, err
+		}
+		if seen.Applied {
+			return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+		}
+		next, out := seen.lease.Renew(req)
+		if next == seen.lease {
+			return seen.answer(out)
+		}
+		to = next.ExpiresAt
+	}
+	return lease.Outcome{}, errContended
+}
+
+// Release implements lease.Store.
+func (s *Store) Release(ctx context.Context, tenant, resource string, holder lease.Holder) (lease.Outcome, error) {
+	out, err := s.release(ctx, tenant, resource, holder)
+	if err != nil {
+		return lease.Outcome{}, fmt.Errorf("release %q: %w", resource, err)
+	}
+	return out, nil
+}
+
+func (s *Store) release(ctx context.Context, tenant, resource string, holder lease.Holder) (lease.Outcome, error) {
+	seen, err := s.update(ctx, s.end(tenant, resource, holder))
+	if err != nil {
+		return lease.Outcome{}, err
+	}
+	if seen.Applied {
+		return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+	}
+	_, out := seen.lease.Release(holder) // a grant that is not the latest never is again
+	return seen.answer(out)
+}
+
+// Get implements lease.Store.
+func (s *Store) Get(ctx context.Context, tenant, resource string) (lease.State, error) {
+	item, err := dynamo.Get(ctx, s.client, s.table, key(tenant, resource))
+	if err != nil {
+		return lease.State{}, fmt.Errorf("get %q: %w", resource, err)
+	}
+	state, _, err := read(item)
+	if err != nil {
+		return lease.State{}, fmt.Errorf("get %q: %w: %w", resource, keytype.ErrUnavailable, err)
+	}
+	return state, nil
+}
+
+// seen is a result with its item taken apart.
+type seen struct {
+	dynamo.Result
+	lease lease.State
+	fence fencing.State
+}
+
+func (s *Store) update(ctx context.Context, c dynamo.Change) (seen, error) {
+	result, err := dynamo.Update(ctx, s.client, c)
+	if err != nil {
+		return seen{}, err
+	}
+	state, fence, err := read(result.Item)
+	if err != nil {
+		return seen{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+	}
+	return seen{result, state, fence}, nil
+}
+
+// answer hands out what the transition decided. A refusal needs that no earlier
+// try of the same call has had an effect.
+func (s seen) answer(out lease.Outcome) (lease.Outcome, error) {
+	if out.Verdict == lease.Done {
+		return out, nil
+	}
+	if err := s.Sure(); err != nil {
+		return lease.Outcome{}, err
+	}
+	return out, nil
+}

@@ -1,0 +1,101 @@
+package dynamolease
+
+import (
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/dynamo"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/lease"
+)
+
+// grant is a new grant. A try of the same call that came through before is told by
+// its lease id, a caller's repetition by its request id: neither is granted twice.
+func (s *Store) grant(tenant, resource string, req lease.Acquire, fence fencing.State) dynamo.Change {
+	c := dynamo.Change{
+		Table: s.table, Key: key(tenant, resource), Format: format,
+		Set: "#lease_id = :lease_id, #owner = :owner, #acquired = :now, #expires = :expires, #max_expires = :max_expires, #released = :false",
+		Values: dynamo.Item{
+			":lease_id": dynamo.S(req.ID), ":owner": dynamo.S(req.Owner),
+			":now": millis(req.Now), ":expires": millis(req.Now.Add(req.TTL)), ":max_expires": millis(req.Now.Add(req.MaxHold)),
+			":false": dynamo.Bool(false), ":true": dynamo.Bool(true), ":stealable": millis(req.Now.Add(-req.Guard)),
+		},
+	}
+	free := "(#released = :true OR #expires < :stealable) AND #lease_id <> :lease_id"
+	if req.RequestID == "" {
+		c.Remove = "#request_id"
+	} else {
+		c.Set += ", #request_id = :request_id"
+		c.Values[":request_id"] = dynamo.S(req.RequestID)
+		free += " AND NOT (#owner = :owner AND #request_id = :request_id)"
+	}
+	c.Condition = "(attribute_not_exists(#lease_id) OR (" + free + "))"
+	addToken(&c, fence)
+	return c
+}
+
+// addToken has a grant take the token after the latest. A first grant where tokens
+// were admitted before takes the one after the mark, as long as that stays as seen.
+func addToken(c *dynamo.Change, seen fencing.State) {
+	if first, _ := seen.Next(); seen.Granted == 0 && seen.Mark.Token > 0 {
+		c.Set += ", #fence = :first"
+		c.Condition += " AND attribute_not_exists(#fence) AND #mark = :mark"
+		c.Values[":first"], c.Values[":mark"] = dynamo.N(first), dynamo.N(seen.Mark.Token)
+		return
+	}
+	c.Set += ", #fence = if_not_exists(#fence, :zero) + :one"
+	c.Condition += " AND (attribute_exists(#fence) OR attribute_not_exists(#mark)) AND (attribute_not_exists(#fence) OR #fence < :max)"
+	c.Values[":zero"], c.Values[":one"], c.Values[":max"] = dynamo.N(0), dynamo.N(1), dynamo.N(fencing.MaxToken)
+}
+
+// extend moves a live grant's expiry forward. Twice is the same as once.
+func (s *Store) extend(tenant, resource string, req lease.Renew, to time.Time) dynamo.Change {
+	return dynamo.Change{
+		Table: s.table, Key: key(tenant, resource), Format: format,
+		Set:       "#expires = :to",
+		Condition: "#fence = :token AND #lease_id = :lease_id AND #released = :false AND #expires > :now AND #expires <= :to AND #max_expires >= :to",
+		Values: dynamo.Item{
+			":token": dynamo.N(req.Token), ":lease_id": dynamo.S(req.ID),
+			":now": millis(req.Now), ":to": millis(to), ":false": dynamo.Bool(false),
+		},
+	}
+}
+
+// end releases the grant. Twice is the same as once.
+func (s *Store) end(tenant, resource string, h lease.Holder) dynamo.Change {
+	return dynamo.Change{
+		Table: s.table, Key: key(tenant, resource), Format: format,
+		Set:       "#released = :true",
+		Condition: "#fence = :token AND #lease_id = :lease_id",
+		Values:    dynamo.Item{":token": dynamo.N(h.Token), ":lease_id": dynamo.S(h.ID), ":true": dynamo.Bool(true)},
+	}
+}
+
+func key(tenant, resource string) dynamo.Item {
+	return dynamo.Item{"pk": dynamo.S(keytype.Lease.Key(tenant, resource))}
+}
+
+// read takes an item apart, which may hold a mark only, or nothing.
+func read(item dynamo.Item) (lease.State, fencing.State, error) {
+	r := dynamo.Read(item, format)
+	f := fencing.State{Granted: fencing.Token(r.Int(fence)), Mark: fencing.Position{Token: fencing.Token(r.Int(mark))}}
+	if !r.Has(leaseID) {
+		return lease.State{}, f, r.Err()
+	}
+	return lease.State{
+		Token:        f.Granted,
+		ID:           r.Str(leaseID),
+		Owner:        r.Str(owner),
+		RequestID:    r.Str(requestID),
+		AcquiredAt:   instant(r, acquired),
+		ExpiresAt:    instant(r, expires),
+		MaxExpiresAt: instant(r, maxExpires),
+		Released:     r.Bool(released),
+	}, f, r.Err()
+}
+
+func instant(r *dynamo.Reader, name string) time.Time { return time.UnixMilli(r.Int(name)).UTC() }
+
+func millis(t time.Time) types.AttributeValue { return dynamo.N(t.UnixMilli()) }

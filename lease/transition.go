@@ -1,0 +1,137 @@
+package lease
+
+import (
+	"crypto/subtle"
+	"time"
+
+	"github.com/coordsvc/coordsvc/fencing"
+)
+
+// State is what is remembered of a resource's latest grant, also after its end.
+// The zero State stands for a resource that was never granted.
+type State struct {
+	Token        fencing.Token `json:"token"`
+	ID           string        `json:"id"`
+	Owner        string        `json:"owner"`
+	RequestID    string        `json:"request_id,omitempty"`
+	AcquiredAt   time.Time     `json:"acquired_at"`
+	ExpiresAt    time.Time     `json:"expires_at"`
+	MaxExpiresAt time.Time     `json:"max_expires_at"` // no renewal reaches beyond
+	Released     bool          `json:"released,omitempty"`
+}
+
+// An Acquire is what the manager hands its store. Times are in whole milliseconds.
+type Acquire struct {
+	Owner     string
+	RequestID string // empty where the caller gave none
+	ID        string // of the grant to be made, new with every call: a store that repeats requests knows its own earlier try by it
+	Now       time.Time
+	TTL       time.Duration
+	MaxHold   time.Duration
+	Guard     time.Duration
+}
+
+// A Renew is what the manager hands its store.
+type Renew struct {
+	Holder
+	Now time.Time
+	TTL time.Duration
+}
+
+// A Verdict is how a store decided.
+type Verdict int
+
+// The verdicts.
+const (
+	Done           Verdict = iota + 1
+	Held                   // somebody holds it, or did less than the guard ago
+	RequestExpired         // the request was granted, and that grant has ended
+	Lost                   // the holder's grant is not the latest, or was released
+	Expired                // the holder's grant is the latest, but too old
+	Exhausted              // no token is left
+)
+
+// An Outcome is a store's answer.
+type Outcome struct {
+	Verdict Verdict
+	State   State // as it stands now, whoever's it is
+}
+
+// Acquire decides whether the resource is granted anew, and what its state is then.
+func (s State) Acquire(fence fencing.State, req Acquire) (State, Outcome) {
+	switch {
+	case s.repeats(req) && s.live(req.Now):
+		return s, Outcome{Done, s}
+	case s.repeats(req):
+		return s, Outcome{RequestExpired, s}
+	case s.guarded(req.Now, req.Guard):
+		return s, Outcome{Held, s}
+	}
+	token, ok := fence.Next()
+	if !ok {
+		return s, Outcome{Exhausted, s}
+	}
+	s = State{
+		Token: token, ID: req.ID, Owner: req.Owner, RequestID: req.RequestID,
+		AcquiredAt: req.Now, ExpiresAt: req.Now.Add(req.TTL), MaxExpiresAt: req.Now.Add(req.MaxHold),
+	}
+	return s, Outcome{Done, s}
+}
+
+// Renew decides whether the holder's grant goes on, and until when.
+func (s State) Renew(req Renew) (State, Outcome) {
+	switch {
+	case !s.latest(req.Holder) || s.Released:
+		return s, Outcome{Lost, s}
+	case !s.live(req.Now):
+		return s, Outcome{Expired, s}
+	}
+	to := req.Now.Add(req.TTL)
+	if to.After(s.MaxExpiresAt) {
+		to = s.MaxExpiresAt
+	}
+	if to.After(s.ExpiresAt) {
+		s.ExpiresAt = to
+	}
+	return s, Outcome{Done, s}
+}
+
+// Release decides whether the grant is the holder's to end.
+func (s State) Release(h Holder) (State, Outcome) {
+	if !s.latest(h) {
+		return s, Outcome{Lost, s}
+	}
+	s.Released = true
+	return s, Outcome{Done, s}
+}
+
+// repeats: the request asks for the grant that is the latest. The request id is
+// the caller's, the lease id is that of this very call.
+func (s State) repeats(req Acquire) bool {
+	if s.Token == 0 {
+		return false
+	}
+	return s.ID == req.ID || (req.RequestID != "" && s.RequestID == req.RequestID && s.Owner == req.Owner)
+}
+
+// live is the holder's own view, by one clock and without a guard.
+func (s State) live(now time.Time) bool {
+	return s.Token > 0 && !s.Released && s.ExpiresAt.After(now)
+}
+
+// guarded is everybody else's view: their clock may be ahead of the holder's by up to guard.
+func (s State) guarded(now time.Time, guard time.Duration) bool {
+	return s.Token > 0 && !s.Released && !s.ExpiresAt.Before(now.Add(-guard))
+}
+
+// latest: a holder knows both the token, which others may see, and the id, which only they do.
+func (s State) latest(h Holder) bool {
+	return s.Token > 0 && h.Token == s.Token && subtle.ConstantTimeCompare([]byte(h.ID), []byte(s.ID)) == 1
+}
+
+func (s State) lease(resource string, now time.Time) Lease {
+	return Lease{
+		Resource: resource, Held: s.live(now), Owner: s.Owner, Token: s.Token,
+		AcquiredAt: s.AcquiredAt, ExpiresAt: s.ExpiresAt,
+	}
+}
