@@ -1,0 +1,53 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/session"
+)
+
+func Example() {
+	ctx := context.Background()
+	clock := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	store := session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	sessions := session.New(store, session.Options{
+		RouteKey: []byte("32 bytes, fixed for all the data"),
+		Now:      func() time.Time { return clock },
+	})
+
+	token, s, err := sessions.Create(ctx, "acme", session.CreateRequest{UserID: "ann", AMR: []string{"pwd"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("a log sees", token)
+	fmt.Println("good until", s.ExpiresAt.Format(time.TimeOnly), "or idle at", s.IdleExpiresAt.Format(time.TimeOnly))
+
+	verify := func(why string, req session.VerifyRequest) {
+		v, err := sessions.Verify(ctx, "acme", token.Reveal(), req)
+		fmt.Println(why, v.Active, v.Reason, err)
+	}
+	verify("at once:", session.VerifyRequest{})
+	verify("for a second factor:", session.VerifyRequest{MinAAL: 2})
+
+	if _, err := sessions.LogoutAll(ctx, "acme", "ann", ""); err != nil {
+		fmt.Println(err)
+		return
+	}
+	verify("logged out everywhere:", session.VerifyRequest{})
+
+	checked := int64(1) // the session version when the password was checked
+	_, _, err = sessions.Create(ctx, "acme", session.CreateRequest{UserID: "ann", ExpectedVersion: &checked})
+	fmt.Println("a login from before:", errors.Is(err, session.ErrEpochMismatch))
+	// Output:
+	// a log sees [session token]
+	// good until 00:00:00 or idle at 12:35:00
+	// at once: true  <nil>
+	// for a second factor: false aal <nil>
+	// logged out everywhere: false epoch <nil>
+	// a login from before: true
+}
