@@ -1,0 +1,191 @@
+package ratelimit
+
+import (
+	"bytes"
+	"errors"
+	"math/big"
+	"math/bits"
+	"strconv"
+)
+
+// A token bucket is kept as what it lacks to be full, and that as the time in which
+// it comes back. One unit weighs Per/Count microseconds: charging adds the weight of
+// the cost, and time pays the debt off microseconds for microseconds. Whole
+// microseconds and the rest, in 1/Count microseconds, make this exact for every rate;
+// below 53 bits each, they also fit a script whose numbers are doubles. It is the
+// generic cell rate algorithm (ITU-T I.371) seen from the other side: seen + debt is
+// its theoretical arrival time.
+type tokenBucket struct {
+	seen int64 // microseconds since 1970: the debt is that of this instant
+	debt span
+}
+
+// A span is a time of us + rest/Count microseconds, Count being that of the rule in
+// use. The rest is from 0 to Count-1, also where us is negative.
+type span struct{ us, rest int64 }
+
+func (r Rule) nextTokenBucket(packed []byte, now, cost int64) (State, Verdict, error) {
+	b, err := r.unpack(packed)
+	if err != nil {
+		return State{}, Verdict{}, err
+	}
+	capacity := r.price(r.Burst)
+	b, changed := b.at(now, capacity)
+	owed := r.add(b.debt, r.price(cost))
+	wait := int64(0)
+	if over := r.sub(owed, capacity).ceil(); over > 0 {
+		wait = over + b.seen - now
+	} else {
+		b.debt, changed = owed, changed || cost > 0
+	}
+	v := Verdict{
+		Remaining: r.units(r.sub(capacity, b.debt)),
+		Wait:      micros(wait),
+		Reset:     micros(max(0, b.full()-now)),
+	}
+	if !changed {
+		return State{}, v, nil
+	}
+	return State{Packed: r.pack(b), Full: b.full()}, v, nil
+}
+
+// full is when the debt is paid off.
+func (b tokenBucket) full() int64 { return b.seen + b.debt.ceil() }
+
+// at brings the bucket to the instant now. Its time does not run backwards: while a
+// clock is behind seen, the debt stays as it is. But a clock that is behind by more
+// than the time in which any debt is paid off has been set, and the bucket goes on
+// from there with the debt that it has, rather than refuse until the clock is back
+// where it was. It reports that, because it helps only once it is stored.
+func (b tokenBucket) at(now int64, capacity span) (moved tokenBucket, changed bool) {
+	switch elapsed := now - b.seen; {
+	case elapsed >= 0:
+		return tokenBucket{seen: now, debt: b.debt.less(elapsed)}, false
+	case -elapsed > capacity.ceil():
+		return tokenBucket{seen: now, debt: b.debt}, true
+	default:
+		return b, false
+	}
+}
+
+// less is what is left of the span after so many microseconds.
+func (s span) less(us int64) span {
+	if us > s.us {
+		return span{}
+	}
+	return span{s.us - us, s.rest}
+}
+
+// ceil rounds up to microseconds.
+func (s span) ceil() int64 {
+	if s.rest > 0 {
+		return s.us + 1
+	}
+	return s.us
+}
+
+func (r Rule) add(a, b span) span {
+	sum := span{a.us + b.us, a.rest + b.rest}
+	if sum.rest >= r.Count {
+		return span{sum.us + 1, sum.rest - r.Count}
+	}
+	return sum
+}
+
+func (r Rule) sub(a, b span) span {
+	diff := span{a.us - b.us, a.rest - b.rest}
+	if diff.rest < 0 {
+		return span{diff.us - 1, diff.rest + r.Count}
+	}
+	return diff
+}
+
+// price is the time in which n units come back. For n up to Burst no product
+// overflows: the first is at most the result, the second less than Burst × Count.
+func (r Rule) price(n int64) span {
+	rest := n * (r.Per % r.Count)
+	return span{n*(r.Per/r.Count) + rest/r.Count, rest % r.Count}
+}
+
+// units is how many whole units come back in s, at most the price of Burst; 0 where s is negative.
+//
+//nolint:gosec // no number is negative, and the quotient is at most Burst
+func (r Rule) units(s span) int64 {
+	if s.us < 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(s.us), uint64(r.Count))
+	lo, carry := bits.Add64(lo, uint64(s.rest), 0)
+	n, _ := bits.Div64(hi+carry, lo, uint64(r.Per))
+	return int64(n)
+}
+
+// format is the first byte of a packed token bucket; it changes with the layout.
+const format = '1'
+
+var errFormat = errors.New("state of an unknown format")
+
+// pack writes "1:seen:us:rest:Count:Per", all decimal: the debt is that of seen, under the rate that follows it.
+func (r Rule) pack(b tokenBucket) []byte {
+	packed := append(make([]byte, 0, 64), format)
+	for _, n := range [...]int64{b.seen, b.debt.us, b.debt.rest, r.Count, r.Per} {
+		packed = strconv.AppendInt(append(packed, ':'), n, 10)
+	}
+	return packed
+}
+
+// unpack reads what a rule packed, perhaps one with another rate; nothing is a full bucket.
+func (r Rule) unpack(packed []byte) (tokenBucket, error) {
+	if packed == nil {
+		return tokenBucket{}, nil
+	}
+	rest, ok := bytes.CutPrefix(packed, []byte{format})
+	var n [5]int64
+	for i := range n {
+		var isNumber bool
+		n[i], rest, isNumber = cutNumber(rest)
+		ok = ok && isNumber
+	}
+	b, from := tokenBucket{seen: n[0], debt: span{n[1], n[2]}}, Rule{Count: n[3], Per: n[4]}
+	if !ok || len(rest) > 0 || !from.couldOwe(b.debt) {
+		return tokenBucket{}, errFormat
+	}
+	if from.Count != r.Count || from.Per != r.Per {
+		b.debt = r.convert(b.debt, from)
+	}
+	return b, nil
+}
+
+// couldOwe reports whether a token bucket of the rate could have packed the debt.
+func (r Rule) couldOwe(debt span) bool {
+	return r.Count >= 1 && r.Count <= maxCount && r.Per >= 1 && r.Per <= maxPer.Microseconds() &&
+		debt.us <= maxRefill.Microseconds() && debt.rest < r.Count
+}
+
+// convert restates a debt of from's rate, so that after a change of the policy as
+// many units are missing as before. It never grants any, except that a debt longer
+// than maxRefill becomes that.
+func (r Rule) convert(debt span, from Rule) span {
+	n := new(big.Int).Mul(big.NewInt(debt.us), big.NewInt(from.Count))
+	n.Add(n, big.NewInt(debt.rest)) // n/from.Per units
+	n.Mul(n, big.NewInt(r.Per))
+	n.Add(n, big.NewInt(from.Per-1))
+	n.Quo(n, big.NewInt(from.Per)) // n/Count microseconds, rounded up
+	us, rest := n.QuoRem(n, big.NewInt(r.Count), new(big.Int))
+	if longest := maxRefill.Microseconds(); us.Cmp(big.NewInt(longest)) >= 0 {
+		return span{longest, 0}
+	}
+	return span{us.Int64(), rest.Int64()}
+}
+
+// cutNumber takes a colon and up to 16 digits off the front.
+func cutNumber(packed []byte) (n int64, rest []byte, ok bool) {
+	digits, ok := bytes.CutPrefix(packed, []byte{':'})
+	end := 0
+	for end < len(digits) && end < 16 && digits[end] >= '0' && digits[end] <= '9' {
+		n, end = n*10+int64(digits[end]-'0'), end+1
+	}
+	return n, digits[end:], ok && end > 0
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
