@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/keytype"
+)
+
+func (s *server) admit(c echo.Context, key auth.Key) error {
+	var body api.Admit
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	mark, err := s.Fences.Admit(c.Request().Context(), key.Tenant, c.Param("resource"), position(body.FencingToken, body.Sequence))
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, markJSON(mark))
+}
+
+func (s *server) getFence(c echo.Context, key auth.Key) error {
+	mark, err := s.Fences.Mark(c.Request().Context(), key.Tenant, c.Param("resource"))
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, markJSON(mark))
+}
+
+func (s *server) putProtected(c echo.Context, key auth.Key) error {
+	var body api.WriteProtected
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	switch {
+	case fencing.Mode(body.Mode) != fencing.HighWater:
+		return &keytype.ValueError{Field: "mode", Reason: `must be "high_water": no other mode is offered yet`}
+	case body.Value == nil:
+		return &keytype.ValueError{Field: "value", Reason: "is required"}
+	}
+	record, err := s.Fences.Write(c.Request().Context(), key.Tenant, c.Param("resource"), c.Param("key"), fencing.WriteRequest{
+		Position: position(body.FencingToken, body.Sequence),
+		Mode:     fencing.HighWater,
+		Value:    body.Value,
+	})
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, api.ProtectedWritten{Version: record.Version, FencingToken: int64(record.Token), Sequence: record.Sequence})
+}
+
+func (s *server) getProtected(c echo.Context, key auth.Key) error {
+	record, err := s.Fences.Read(c.Request().Context(), key.Tenant, c.Param("resource"), c.Param("key"))
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, api.ProtectedRecord{
+		Value:        json.RawMessage(record.Value),
+		Version:      record.Version,
+		FencingToken: int64(record.Token),
+		Sequence:     record.Sequence,
+		Mode:         api.ProtectedMode(record.Mode),
+	})
+}
+
+func position(token int64, sequence *int64) fencing.Position {
+	return fencing.Position{Token: fencing.Token(token), Sequence: number(sequence)}
+}
+
+func markJSON(p fencing.Position) api.Mark {
+	return api.Mark{HighWater: int64(p.Token), Sequence: p.Sequence}
+}

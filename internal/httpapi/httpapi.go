@@ -1,0 +1,200 @@
+// Package httpapi decides what a request means and how an answer looks on the
+// wire: it binds, calls a manager and writes. What is right or wrong is the
+// managers' business, the contract is api/openapi.yaml.
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/session"
+)
+
+// Observe is told of every answer: the route's pattern ("unmatched" where there
+// is none), the method, the status and the time it took. No argument holds an id.
+type Observe func(route, method string, status int, took time.Duration)
+
+// Deps are what the handlers call. A nil manager means that this mode lacks the
+// feature: its routes answer 503 feature_unavailable. Auth is required.
+type Deps struct {
+	Auth     *auth.Manager
+	Sessions *session.Manager
+	Limits   *ratelimit.Limiter
+	Leases   *lease.Manager
+	Fences   *fencing.Manager
+
+	Mode    keytype.Mode
+	Log     *slog.Logger     // nothing is logged where nil
+	Observe Observe          // nobody is told where nil
+	Now     func() time.Time // time.Now where nil
+	Timeout time.Duration    // a request's time with the stores, 0 = 8 s
+}
+
+type server struct{ Deps }
+
+// New builds the handler of the API.
+func New(deps Deps) http.Handler {
+	s := &server{deps}
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.Observe == nil {
+		s.Observe = func(string, string, int, time.Duration) {}
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	if s.Timeout == 0 {
+		s.Timeout = 8 * time.Second
+	}
+	e := echo.New()
+	e.Logger.SetOutput(io.Discard)
+	e.HTTPErrorHandler = s.fail
+	e.Use(s.edge, s.authenticate)
+	register(e, s.routes())
+	return s.withDeadline(e)
+}
+
+// withDeadline bounds the request's time, and has the router see the path as it
+// was sent: echo routes the decoded path where the encoded one is the default
+// form, so that an id would be decoded never, once or twice depending on its characters.
+func (s *server) withDeadline(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), s.Timeout)
+		defer cancel()
+		r = r.WithContext(ctx)
+		if r.URL.RawPath == "" {
+			u := *r.URL
+			u.RawPath = u.EscapedPath()
+			r.URL = &u
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// A handler answers an authenticated caller.
+type handler func(c echo.Context, key auth.Key) error
+
+// A route is one method of one path.
+type route struct {
+	method, path string
+	scope        auth.Scope // anyKey asks for none
+	on           bool       // this mode has what the route needs
+	handle       handler
+	effect       bool     // when the outcome is unknown, something may have happened that matters
+	query        []string // the query parameters it takes
+}
+
+// anyKey is the scope of routes that every key may use.
+const anyKey auth.Scope = ""
+
+// contract is the path of the one route that needs no key.
+const contract = "/openapi.yaml"
+
+// routes are all there are.
+func (s *server) routes() []route {
+	sessions, limits, leases, fences := s.Sessions != nil, s.Limits != nil, s.Leases != nil, s.Fences != nil
+	return []route{
+		{"POST", "/v1/sessions", auth.SessionsCreate, sessions, s.createSession, true, nil},
+		{"POST", "/v1/sessions/verify", auth.SessionsVerify, sessions, s.verifySession, false, nil},
+		{"POST", "/v1/sessions/revoke", auth.SessionsRevoke, sessions, s.revokeSession, true, nil},
+		{"GET", "/v1/sessions/:handle", auth.SessionsRead, sessions, s.getSession, false, nil},
+		{"DELETE", "/v1/sessions/:handle", auth.SessionsRevoke, sessions, s.deleteSession, true, nil},
+		{"GET", "/v1/users/:user_id/sessions", auth.SessionsRead, sessions, s.listSessions, false, []string{"cursor", "limit"}},
+		{"POST", "/v1/users/:user_id/logout-all", auth.UsersRevoke, sessions, s.logoutAll, true, nil},
+		{"POST", "/v1/users/:user_id/permission-epoch", auth.UsersPermissions, sessions, s.bumpPermissions, true, nil},
+		{"POST", "/v1/users/:user_id/disable", auth.UsersDisable, sessions, s.disableUser, true, nil},
+		{"POST", "/v1/users/:user_id/enable", auth.UsersDisable, sessions, s.enableUser, true, nil},
+		{"GET", "/v1/users/:user_id/epochs", auth.SessionsRead, sessions, s.getEpochs, false, nil},
+
+		{"POST", "/v1/ratelimit/check", auth.RatelimitCheck, limits, s.check, false, nil},
+		{"POST", "/v1/ratelimit/peek", auth.RatelimitCheck, limits, s.peek, false, nil},
+		{"GET", "/v1/ratelimit/policies", auth.RatelimitCheck, limits, s.listPolicies, false, nil},
+		{"GET", "/v1/ratelimit/policies/:name", auth.RatelimitCheck, limits, s.getPolicy, false, nil},
+
+		{"GET", "/v1/leases/:resource", auth.LeasesRead, leases, s.getLease, false, nil},
+		{"POST", "/v1/leases/:resource/acquire", auth.LeasesUse, leases, s.acquireLease, true, nil},
+		{"POST", "/v1/leases/:resource/renew", auth.LeasesUse, leases, s.renewLease, true, nil},
+		{"POST", "/v1/leases/:resource/release", auth.LeasesUse, leases, s.releaseLease, true, nil},
+
+		{"GET", "/v1/fences/:resource", auth.FencingRead, fences, s.getFence, false, nil},
+		{"POST", "/v1/fences/:resource/admit", auth.FencingWrite, fences, s.admit, true, nil},
+		{"GET", "/v1/protected/:resource/:key", auth.FencingRead, fences, s.getProtected, false, nil},
+		{"PUT", "/v1/protected/:resource/:key", auth.FencingWrite, fences, s.putProtected, true, nil},
+
+		{"GET", "/v1/key-types", anyKey, true, s.listKeyTypes, false, nil},
+		{"GET", "/v1/api-keys", auth.KeysAdmin, true, s.listAPIKeys, false, nil},
+		{"POST", "/v1/api-keys", auth.KeysAdmin, true, s.createAPIKey, true, nil},
+		{"DELETE", "/v1/api-keys/:id", auth.KeysAdmin, true, s.deleteAPIKey, true, nil},
+		{"GET", contract, anyKey, true, s.getContract, false, nil},
+	}
+}
+
+// register hands the routes to the router. What lies below a last parameter is
+// named unknown, or echo would take it for the rest of the parameter's value.
+func register(e *echo.Echo, routes []route) {
+	for _, r := range routes {
+		e.Add(r.method, r.path, r.serve)
+		below := func(other route) bool { return strings.HasPrefix(other.path, r.path+"/") }
+		if last := path.Base(r.path); last[0] == ':' && !slices.ContainsFunc(routes, below) {
+			e.RouteNotFound(r.path+"/*", echo.NotFoundHandler)
+		}
+	}
+}
+
+// serve checks what is the same for all routes, then handles the request.
+func (r route) serve(c echo.Context) error {
+	key, _ := c.Get(callerKey).(auth.Key) // absent on the one open route
+	if r.scope != anyKey && !key.Allows(r.scope) {
+		return &scopeError{r.scope}
+	}
+	if !r.on {
+		return &refusal{code: api.CodeFeatureUnavailable, detail: "this mode does not have what the route needs, see GET /v1/key-types"}
+	}
+	if err := checkHead(c, r.query); err != nil {
+		return err
+	}
+	if r.method == http.MethodGet || r.method == http.MethodDelete {
+		if err := bindOptional(c, &struct{}{}); err != nil {
+			return err
+		}
+	}
+	c.Set(effectKey, r.effect)
+	return r.handle(c, key)
+}
+
+// checkHead decodes the ids in the path, exactly once, and refuses what the route would ignore.
+func checkHead(c echo.Context, known []string) error {
+	values := c.ParamValues()
+	for i, raw := range values {
+		name := c.ParamNames()[i]
+		id, err := url.PathUnescape(raw)
+		if err != nil {
+			return malformed(name, "has an invalid percent escape")
+		}
+		if err := keytype.CheckID(name, id); err != nil {
+			return err
+		}
+		values[i] = id
+	}
+	c.SetParamValues(values...)
+	if c.Request().Header.Get("Idempotency-Key") != "" {
+		return malformed("", "the header Idempotency-Key is not offered yet")
+	}
+	return checkQuery(c.Request().URL.RawQuery, known)
+}

@@ -1,0 +1,44 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"time"
+)
+
+// NewServer bounds what a connection may cost: a slow or idle peer is cut off,
+// a header block ends at 32 KB. Shutdown lets requests in flight finish: none
+// takes longer than its deadline and the time to write.
+func NewServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:                      handler,
+		ReadHeaderTimeout:            5 * time.Second,
+		ReadTimeout:                  15 * time.Second,
+		WriteTimeout:                 30 * time.Second,
+		IdleTimeout:                  2 * time.Minute,
+		MaxHeaderBytes:               32 << 10,
+		DisableGeneralOptionsHandler: true, // OPTIONS * needs a key like everything else
+	}
+}
+
+// Ops is the handler of the operators' own listener: /healthz is 200 while the
+// process serves, /readyz once ready returns nil, /metrics what was counted.
+func Ops(ready func() error, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			plain(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
+			return
+		}
+		plain(w, http.StatusOK, "ready")
+	})
+	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+func plain(w http.ResponseWriter, status int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, line+"\n") // the peer may be gone
+}

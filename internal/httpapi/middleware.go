@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/internal/auth"
+)
+
+// Keys of what a request's context carries.
+const (
+	callerKey = "caller" // auth.Key
+	effectKey = "effect" // bool: the handler runs, and its outcome matters
+)
+
+const requestIDHeader = "X-Request-Id"
+
+// saneID is what a caller may name a request: it ends up in logs and headers.
+var saneID = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+
+// edge is around everything: it names the request, turns errors and panics into
+// answers and reports them.
+func (s *server) edge(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		start := s.Now()
+		id := c.Request().Header.Get(requestIDHeader)
+		if !saneID.MatchString(id) {
+			id = "req_" + rand.Text()
+		}
+		c.Response().Header().Set(requestIDHeader, id)
+		c.Response().Header().Set("Cache-Control", "no-store")
+		if err := s.recovered(next, c); err != nil {
+			s.fail(err, c)
+		}
+		s.report(c, s.Now().Sub(start))
+		return nil
+	}
+}
+
+// panicError is a defect that a handler panicked with.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+func (s *server) recovered(next echo.HandlerFunc, c echo.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{v, debug.Stack()}
+		}
+	}()
+	return next(c)
+}
+
+// report counts the answer and, at debug level, logs it: neither the path nor
+// the headers, which hold ids and secrets.
+func (s *server) report(c echo.Context, took time.Duration) {
+	path, method := c.Path(), c.Request().Method
+	if path == "" || strings.HasSuffix(path, "/*") {
+		path = "unmatched"
+	}
+	s.Observe(path, method, c.Response().Status, took)
+	key, _ := c.Get(callerKey).(auth.Key)
+	s.Log.DebugContext(c.Request().Context(), "request",
+		"route", path, "method", method, "status", c.Response().Status, "took", took,
+		"request_id", requestID(c), "tenant", key.Tenant, "key", key.ID)
+}
+
+func requestID(c echo.Context) string { return c.Response().Header().Get(requestIDHeader) }
+
+// authenticate finds the caller's key, before anything else is told: also
+// whether a route exists.
+func (s *server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Path() == contract && c.Request().Method == http.MethodGet {
+			return next(c)
+		}
+		secret, ok := bearer(c.Request().Header.Values(echo.HeaderAuthorization))
+		if !ok {
+			return auth.ErrUnauthenticated
+		}
+		key, err := s.Auth.Authenticate(c.Request().Context(), secret)
+		if err != nil {
+			return fmt.Errorf("authenticate: %w", err)
+		}
+		c.Set(callerKey, key)
+		return next(c)
+	}
+}
+
+// bearer takes the secret out of the one Authorization header.
+func bearer(headers []string) (string, bool) {
+	if len(headers) != 1 {
+		return "", false
+	}
+	scheme, secret, found := strings.Cut(headers[0], " ")
+	secret = strings.TrimLeft(secret, " ")
+	return secret, found && strings.EqualFold(scheme, "Bearer") && secret != ""
+}

@@ -1,0 +1,209 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/session"
+)
+
+// A kind is what every problem of one code has in common.
+type kind struct {
+	status    int
+	title     string
+	retryable bool
+}
+
+var kinds = map[api.ProblemCode]kind{
+	api.CodeInvalidRequest:       {http.StatusBadRequest, "the request is malformed", false},
+	api.CodeUnauthenticated:      {http.StatusUnauthorized, "a valid API key is required", false},
+	api.CodeForbiddenScope:       {http.StatusForbidden, "the key lacks the scope", false},
+	api.CodeUserDisabled:         {http.StatusForbidden, "the user is disabled", false},
+	api.CodeNotFound:             {http.StatusNotFound, "there is no such thing", false},
+	api.CodeMethodNotAllowed:     {http.StatusMethodNotAllowed, "the route does not take this method", false},
+	api.CodeLeaseHeld:            {http.StatusConflict, "the resource is held", true},
+	api.CodeRequestExpired:       {http.StatusConflict, "the grant of this request id has ended", false},
+	api.CodeLeaseLost:            {http.StatusConflict, "the lease is lost", false},
+	api.CodeStaleFencingToken:    {http.StatusConflict, "the fencing token is stale", false},
+	api.CodeSessionNotActive:     {http.StatusConflict, "the session is not active", false},
+	api.CodeLeaseExpired:         {http.StatusGone, "the lease has expired", false},
+	api.CodeEpochMismatch:        {http.StatusPreconditionFailed, "the user's session version is another", false},
+	api.CodeBodyTooLarge:         {http.StatusRequestEntityTooLarge, "the body is too large", false},
+	api.CodeUnsupportedMediaType: {http.StatusUnsupportedMediaType, "the body is not JSON in UTF-8", false},
+	api.CodeInvalidValue:         {http.StatusUnprocessableEntity, "a value is not allowed", false},
+	api.CodeCostExceedsCapacity:  {http.StatusUnprocessableEntity, "the cost can never pass", false},
+	api.CodeSequenceReused:       {http.StatusUnprocessableEntity, "the sequence was used for another value", false},
+	api.CodeRateLimited:          {http.StatusTooManyRequests, "the rate limit is reached", true},
+	api.CodeInternal:             {http.StatusInternalServerError, "the service has a defect", false},
+	api.CodeStoreUnavailable:     {http.StatusServiceUnavailable, "the store is unavailable", true},
+	api.CodeOutcomeUnknown:       {http.StatusServiceUnavailable, "the outcome is unknown", false},
+	api.CodeFeatureUnavailable:   {http.StatusServiceUnavailable, "the feature is not available in this mode", false},
+}
+
+// refusals are errors that always mean the same to the caller.
+var refusals = []struct {
+	err    error
+	code   api.ProblemCode
+	detail string
+	field  string
+}{
+	{auth.ErrUnauthenticated, api.CodeUnauthenticated, "send Authorization: Bearer csk_… with a key that is known, not expired and not revoked", ""},
+	{auth.ErrNotFound, api.CodeNotFound, "no such API key", ""},
+	{session.ErrNotFound, api.CodeNotFound, "no such session", ""},
+	{session.ErrUserDisabled, api.CodeUserDisabled, "the user must be enabled first", ""},
+	{session.ErrEpochMismatch, api.CodeEpochMismatch, "the user has to authenticate again", ""},
+	{session.ErrNotActive, api.CodeSessionNotActive, "the session of except_token is not active; nothing has changed", ""},
+	{ratelimit.ErrUnknownPolicy, api.CodeNotFound, "no such policy", ""},
+	{lease.ErrNotFound, api.CodeNotFound, "the resource was never leased", ""},
+	{lease.ErrLost, api.CodeLeaseLost, "another grant than the named one, or none, is the latest", ""},
+	{lease.ErrExpired, api.CodeLeaseExpired, "the grant has expired: acquire the resource again", ""},
+	{lease.ErrRequestExpired, api.CodeRequestExpired, "the grant of this request id has ended; nothing has changed", ""},
+	{fencing.ErrNotFound, api.CodeNotFound, "nothing was written here", ""},
+	{fencing.ErrSequenceReused, api.CodeSequenceReused, "this token and sequence already wrote another value", ""},
+	{fencing.ErrNotGranted, api.CodeInvalidValue, "fencing_token is larger than any that was granted", "fencing_token"},
+	{fencing.ErrModeFixed, api.CodeInvalidValue, "mode is not the one that the record's first write fixed", "mode"},
+	{fencing.ErrExhausted, api.CodeInvalidValue, "resource has no fencing token left: it is never granted again", "resource"},
+	{keytype.ErrUnavailable, api.CodeStoreUnavailable, "try again later", ""},
+}
+
+// A refusal is what this package itself refuses.
+type refusal struct {
+	code   api.ProblemCode
+	detail string
+	field  string
+}
+
+func (e *refusal) Error() string { return string(e.code) + ": " + e.detail }
+
+// malformed refuses a request whose field, where one is named, cannot be read.
+func malformed(field, reason string) *refusal {
+	detail := reason
+	if field != "" {
+		detail = field + " " + reason
+	}
+	return &refusal{api.CodeInvalidRequest, detail, field}
+}
+
+// A scopeError refuses a key that lacks the scope.
+type scopeError struct{ scope auth.Scope }
+
+func (e *scopeError) Error() string { return "the key lacks the scope " + string(e.scope) }
+
+// fail answers with what the error means. It is the only place that turns
+// errors into statuses, and no text of an error of another package gets through it.
+func (s *server) fail(err error, c echo.Context) {
+	p := s.problemOf(err, c)
+	s.log(err, p, c)
+	if c.Response().Committed {
+		return
+	}
+	var body any = p
+	if limited, ok := errors.AsType[*limitedError](err); ok {
+		body = limited.problem(p)
+	}
+	if err := writeAs(c, int(p.Status), mimeProblem, body); err != nil {
+		s.Log.DebugContext(c.Request().Context(), "the answer was not written", "request_id", requestID(c), "error", err)
+	}
+}
+
+// problemOf says what the error means, and sets the headers that go with it.
+func (s *server) problemOf(err error, c echo.Context) api.Problem {
+	p := api.Problem{RequestID: requestID(c)}
+	s.describe(err, c, &p)
+	k := kinds[p.Code]
+	p.Type, p.Title, p.Status, p.Retryable = "urn:coordsvc:problem:"+string(p.Code), k.title, int64(k.status), k.retryable
+	switch p.Code { //nolint:exhaustive // the codes that come with a header
+	case api.CodeUnauthenticated:
+		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
+	case api.CodeStoreUnavailable:
+		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
+	case api.CodeLeaseHeld, api.CodeRateLimited:
+		c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(millis(orZero(p.RetryAfterMS))))
+	}
+	return p
+}
+
+func (s *server) describe(err error, c echo.Context, p *api.Problem) {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			p.Code, p.Detail, p.Field = r.code, r.detail, r.field
+			return
+		}
+	}
+	if describeTyped(err, p) {
+		return
+	}
+	unknown := errors.Is(err, keytype.ErrOutcomeUnknown) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	effect, _ := c.Get(effectKey).(bool)
+	switch {
+	case unknown && effect:
+		p.Code, p.Detail = api.CodeOutcomeUnknown, "it may have happened: read the state, or repeat with the same request_id where the route takes one"
+	case unknown:
+		p.Code, p.Detail = api.CodeStoreUnavailable, "try again later"
+	default:
+		p.Code, p.Detail = api.CodeInternal, "the defect is logged under this request id"
+	}
+}
+
+// describeTyped knows the errors that carry data.
+func describeTyped(err error, p *api.Problem) bool {
+	if e, ok := errors.AsType[*refusal](err); ok {
+		p.Code, p.Detail, p.Field = e.code, e.detail, e.field
+	} else if e, ok := errors.AsType[*scopeError](err); ok {
+		p.Code, p.Detail, p.Scope = api.CodeForbiddenScope, "the key lacks the scope "+string(e.scope), string(e.scope)
+	} else if e, ok := errors.AsType[*keytype.ValueError](err); ok {
+		p.Code, p.Detail, p.Field = api.CodeInvalidValue, e.Error(), e.Field
+	} else if e, ok := errors.AsType[*ratelimit.CostError](err); ok {
+		p.Code, p.Detail, p.Limit = api.CodeCostExceedsCapacity, "the cost exceeds the capacity of the limit "+e.LimitName, &e.Capacity
+	} else if e, ok := errors.AsType[*limitedError](err); ok {
+		p.Code, p.Detail, p.RetryAfterMS = api.CodeRateLimited, "the limit "+e.decision.Limiting+" of the policy "+e.decision.Policy+" is reached", &e.decision.RetryAfterMS
+	} else if e, ok := errors.AsType[*lease.HeldError](err); ok {
+		p.Code, p.Detail, p.HeldUntil = api.CodeLeaseHeld, "somebody holds the resource, or it is not yet safely free", optionalInstant(e.HeldUntil)
+		wait := ceilMillis(e.RetryAfter)
+		p.RetryAfterMS = &wait
+	} else if e, ok := errors.AsType[*fencing.StaleError](err); ok {
+		token := int64(e.HighWater.Token)
+		p.Code, p.Detail, p.HighWater, p.Sequence = api.CodeStaleFencingToken, "a newer holder has been here: stop working on the resource", &token, &e.HighWater.Sequence
+	} else if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		p.Code, p.Detail = api.CodeBodyTooLarge, "the body is longer than 65536 bytes"
+	} else if e, ok := errors.AsType[*echo.HTTPError](err); ok {
+		p.Code, p.Detail = ofRouter(e)
+	}
+	return p.Code != ""
+}
+
+// ofRouter is what echo's router refuses.
+func ofRouter(e *echo.HTTPError) (api.ProblemCode, string) {
+	switch e.Code {
+	case http.StatusNotFound:
+		return api.CodeNotFound, "no such route"
+	case http.StatusMethodNotAllowed:
+		return api.CodeMethodNotAllowed, "the header Allow names the methods that the route takes"
+	default:
+		return "", ""
+	}
+}
+
+// log keeps what the caller is not told.
+func (s *server) log(err error, p api.Problem, c echo.Context) {
+	ctx := c.Request().Context()
+	args := []any{"request_id", p.RequestID, "route", c.Path(), "code", p.Code, "error", err}
+	if e, ok := errors.AsType[*panicError](err); ok {
+		args = append(args, "stack", string(e.stack))
+	}
+	switch p.Code { //nolint:exhaustive // the codes that an operator asks about
+	case api.CodeInternal:
+		s.Log.ErrorContext(ctx, "defect", args...)
+	case api.CodeStoreUnavailable, api.CodeOutcomeUnknown:
+		s.Log.WarnContext(ctx, "store failed", args...)
+	}
+}

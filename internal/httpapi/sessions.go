@@ -1,0 +1,149 @@
+package httpapi
+
+import (
+	"cmp"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/session"
+)
+
+func (s *server) createSession(c echo.Context, key auth.Key) error {
+	var body api.CreateSession
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := cmp.Or(
+		notEmpty(text{"device_id", body.DeviceID}, text{"ip", body.IP}, text{"user_agent", body.UserAgent}),
+		checkGiven("expected_session_version", body.ExpectedSessionVersion, 1, math.MaxInt64),
+	); err != nil {
+		return err
+	}
+	token, created, err := s.Sessions.Create(c.Request().Context(), key.Tenant, session.CreateRequest{
+		UserID:          body.UserID,
+		AAL:             int(number(body.AAL)),
+		AMR:             orZero(body.AMR),
+		DeviceID:        orZero(body.DeviceID),
+		IP:              orZero(body.IP),
+		UserAgent:       orZero(body.UserAgent),
+		AbsoluteTTL:     millis(number(body.AbsoluteTTLMS)),
+		IdleTTL:         millis(number(body.IdleTTLMS)),
+		ExpectedVersion: body.ExpectedSessionVersion,
+	})
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusCreated, api.CreatedSession{Token: token.Reveal(), Session: sessionJSON(created)})
+}
+
+func (s *server) verifySession(c echo.Context, key auth.Key) error {
+	var body api.VerifySession
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := cmp.Or(
+		keytype.CheckID("token", body.Token),
+		checkOptional(text{"user_id", body.UserID}),           // an empty one would ask for nobody in particular
+		checkGiven("min_aal", body.MinAAL, 1, session.MaxAAL), // 0 would ask for no level
+	); err != nil {
+		return err
+	}
+	verdict, err := s.Sessions.Verify(c.Request().Context(), key.Tenant, body.Token, session.VerifyRequest{
+		NoTouch:    body.Touch != nil && !*body.Touch,
+		MinAAL:     int(orZero(body.MinAAL)),
+		MaxAuthAge: millis(number(body.MaxAuthAgeMS)),
+		UserID:     orZero(body.UserID),
+	})
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, verdictJSON(verdict, key.Allows(auth.SessionsExplain)))
+}
+
+func (s *server) revokeSession(c echo.Context, key auth.Key) error {
+	var body api.RevokeSession
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := keytype.CheckID("token", body.Token); err != nil {
+		return err
+	}
+	if err := s.Sessions.Revoke(c.Request().Context(), key.Tenant, body.Token); err != nil {
+		return err
+	}
+	return s.revoked(c)
+}
+
+func (s *server) deleteSession(c echo.Context, key auth.Key) error {
+	if err := s.Sessions.RevokeHandle(c.Request().Context(), key.Tenant, c.Param("handle")); err != nil {
+		return err
+	}
+	return s.revoked(c)
+}
+
+// revoked answers that the next verify sees it: no cache lies between.
+func (s *server) revoked(c echo.Context) error {
+	h := c.Response().Header()
+	h.Set("Coord-Cache-Propagated", strconv.FormatBool(true))
+	h.Set("Coord-Effective-By", api.At(s.Now()).String())
+	return noContent(c)
+}
+
+func (s *server) getSession(c echo.Context, key auth.Key) error {
+	found, err := s.Sessions.Get(c.Request().Context(), key.Tenant, c.Param("handle"))
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, sessionJSON(found))
+}
+
+func (s *server) listSessions(c echo.Context, key auth.Key) error {
+	limit, err := queryInt(c, "limit")
+	if err != nil {
+		return err
+	}
+	page, err := s.Sessions.List(c.Request().Context(), key.Tenant, c.Param("user_id"), c.QueryParam("cursor"), int(limit))
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, api.SessionList{Sessions: each(page.Sessions, sessionJSON), NextCursor: page.Next})
+}
+
+func sessionJSON(s session.Session) api.Session {
+	return api.Session{
+		Handle:          s.Handle,
+		UserID:          s.UserID,
+		IssuedAt:        api.At(s.IssuedAt),
+		ExpiresAt:       api.At(s.ExpiresAt),
+		IdleExpiresAt:   api.At(s.IdleExpiresAt),
+		LastSeenAt:      api.At(s.LastSeenAt),
+		AAL:             int64(s.AAL),
+		AMR:             list[string](s.AMR),
+		AuthAt:          api.At(s.AuthAt),
+		SessionVersion:  s.SessionVersion,
+		PermissionEpoch: s.PermissionEpoch,
+		DeviceID:        s.DeviceID,
+		IP:              s.IP,
+		UserAgent:       s.UserAgent,
+	}
+}
+
+// verdictJSON tells a caller that may not ask why nothing but no.
+func verdictJSON(v session.Verdict, explain bool) api.Verdict {
+	if !v.Active {
+		verdict := api.Verdict{}
+		if explain {
+			reason := api.VerdictReason(v.Reason)
+			verdict.Reason = &reason
+		}
+		return verdict
+	}
+	live, source, degraded := sessionJSON(v.Session), api.VerdictSourceStore, false
+	return api.Verdict{Active: true, Session: &live, PermissionsStale: &v.PermissionsStale, Source: &source, Degraded: &degraded}
+}

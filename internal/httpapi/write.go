@@ -1,0 +1,77 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/coordsvc/coordsvc/api"
+)
+
+const mimeProblem = "application/problem+json"
+
+// write answers with JSON.
+func write(c echo.Context, status int, body any) error {
+	return writeAs(c, status, echo.MIMEApplicationJSON, body)
+}
+
+// writeAs keeps <, > and & as they are: a protected value comes back as it was written.
+func writeAs(c echo.Context, status int, mimeType string, body any) error {
+	var buffer bytes.Buffer
+	enc := json.NewEncoder(&buffer)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(body); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	return c.Blob(status, mimeType, buffer.Bytes())
+}
+
+// noContent answers that it is done.
+func noContent(c echo.Context) error { return c.NoContent(http.StatusNoContent) }
+
+// ceilMillis is the duration in ms, rounded up: after so long it is over.
+func ceilMillis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// ceilSeconds is the duration in s, rounded up.
+func ceilSeconds(d time.Duration) int64 {
+	return int64((d + time.Second - 1) / time.Second)
+}
+
+// retryAfter is the header's value: a client that comes back then is not too early.
+func retryAfter(d time.Duration) string {
+	return strconv.FormatInt(max(1, ceilSeconds(d)), 10)
+}
+
+// optionalInstant leaves the zero time away.
+func optionalInstant(t time.Time) *api.Instant {
+	if t.IsZero() {
+		return nil
+	}
+	i := api.At(t)
+	return &i
+}
+
+// strings of another type as JSON, never null.
+func list[To, From ~string](from []From) []To {
+	to := make([]To, 0, len(from))
+	for _, s := range from {
+		to = append(to, To(s))
+	}
+	return to
+}
+
+// each converts a list for JSON, never null.
+func each[To, From any](from []From, convert func(From) To) []To {
+	to := make([]To, 0, len(from))
+	for _, item := range from {
+		to = append(to, convert(item))
+	}
+	return to
+}
