@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// config is every setting, checked.
+type config struct {
+	httpAddr         string
+	opsAddr          string
+	dataDir          string
+	dynamoDB         string // "" = embedded, "aws", or an endpoint URL
+	tablePrefix      string
+	keysFile         string
+	bootstrapKeyFile string
+	leaseGuard       time.Duration
+}
+
+func (c config) embedded() bool { return c.dynamoDB == "" }
+
+// A setting is one environment variable and its flag.
+type setting struct {
+	env   string
+	usage string
+	// set checks the value, "" where it is unset, and keeps it. Its error says how to mend the value.
+	// Settings are set in the order of the list, so that a default can follow the mode.
+	set func(c *config, value string) error
+}
+
+func (s setting) flag() string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.env, "COORD_")), "_", "-")
+}
+
+var settings = []setting{
+	{"COORD_DYNAMODB", `"aws" or an endpoint URL; unset: embedded, everything durable in one file`, setDynamoDB},
+	{"COORD_HTTP_ADDR", "address of the API (127.0.0.1:8080 embedded, :8080 with DynamoDB)", func(c *config, v string) error {
+		def := ":8080"
+		if c.embedded() {
+			def = "127.0.0.1:8080"
+		}
+		return setAddr(&c.httpAddr, v, def)
+	}},
+	{"COORD_OPS_ADDR", "address of health and metrics (127.0.0.1:9090)", func(c *config, v string) error {
+		return setAddr(&c.opsAddr, v, "127.0.0.1:9090")
+	}},
+	{"COORD_DATA_DIR", "folder of the embedded store (./coordsvc-data)", func(c *config, v string) error {
+		c.dataDir = orDefault(v, "./coordsvc-data")
+		return nil
+	}},
+	{"COORD_TABLE_PREFIX", "prefix of the DynamoDB tables (coord_)", setTablePrefix},
+	{"COORD_KEYS_FILE", "file with the routing and sealing keys (embedded: keys in the data folder, made when missing)", func(c *config, v string) error {
+		c.keysFile = v
+		return nil
+	}},
+	{"COORD_BOOTSTRAP_KEY_FILE", "file with one csk_ line: a key with every scope of tenant default", func(c *config, v string) error {
+		c.bootstrapKeyFile = v
+		return nil
+	}},
+	{"COORD_LEASE_GUARD_MS", "how long after its expiry a lease is not yet taken over, in ms (2000 with DynamoDB, 0 embedded)", setLeaseGuard},
+	{"COORD_REDIS_URL", "not supported yet", notYet},
+	{"COORD_POLICY_PATH", "not supported yet", notYet},
+	{"COORD_GRPC_ADDR", "not supported yet", notYet},
+}
+
+// loadConfig reads the settings from flags and environment and returns what
+// is left of args. Its error lists every mistake, each with its fix. Flags
+// that a command adds to fs are parsed with the rest, and its own checks of the settings run with the others.
+func loadConfig(fs *flag.FlagSet, args []string, getenv func(string) string, stderr io.Writer, checks ...func(config) error) (config, error) {
+	fs.SetOutput(stderr)
+	values := make([]*string, len(settings))
+	for i, s := range settings {
+		values[i] = fs.String(s.flag(), getenv(s.env), s.usage+"; "+s.env)
+	}
+	if err := fs.Parse(args); err != nil {
+		return config{}, err
+	}
+	var c config
+	var mistakes []error
+	for i, s := range settings {
+		if err := s.set(&c, *values[i]); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("%s (--%s) %w", s.env, s.flag(), err))
+		}
+	}
+	for _, check := range checks {
+		mistakes = append(mistakes, check(c))
+	}
+	return c, errors.Join(mistakes...)
+}
+
+// needsKeysFile is the check of a command that decides over sessions.
+func needsKeysFile(c config) error {
+	if c.keysFile == "" && !c.embedded() {
+		return errors.New(`COORD_KEYS_FILE (--keys-file) is required with DynamoDB: name a file with the lines "route <base64 of 32 bytes>" and "seal <base64 of 32 bytes>", the same on every node`)
+	}
+	return nil
+}
+
+// needsDynamoDB is the check of a command that works on tables.
+func needsDynamoDB(c config) error {
+	if c.embedded() {
+		return errors.New("COORD_DYNAMODB (--dynamodb) is unset: the embedded store has no tables")
+	}
+	return nil
+}
+
+func setDynamoDB(c *config, v string) error {
+	c.dynamoDB = v
+	if v == "" || v == "aws" {
+		return nil
+	}
+	u, err := url.Parse(v)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf(`is %q: write "aws", or an endpoint such as http://127.0.0.1:8000, or leave it unset`, v)
+	}
+	return nil
+}
+
+func setAddr(to *string, v, def string) error {
+	*to = orDefault(v, def)
+	_, port, err := net.SplitHostPort(*to)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("is %q: write host:port, for example %s", *to, def)
+	}
+	return nil
+}
+
+// tablePrefix is what DynamoDB allows in a table name, with room for the longest of our names.
+var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,200}$`)
+
+func setTablePrefix(c *config, v string) error {
+	c.tablePrefix = orDefault(v, "coord_")
+	if !tablePrefix.MatchString(c.tablePrefix) {
+		return fmt.Errorf("is %q: use 1 to 200 of the characters A-Z a-z 0-9 _ . -", v)
+	}
+	return nil
+}
+
+func setLeaseGuard(c *config, v string) error {
+	low, def := int64(500), "2000"
+	if c.embedded() {
+		low, def = 0, "0" // one process, one clock
+	}
+	ms, err := strconv.ParseInt(orDefault(v, def), 10, 64)
+	if err != nil || ms < low || ms > 60_000 {
+		return fmt.Errorf("is %q: write a number of milliseconds from %d to 60000, or leave it unset for %s", v, low, def)
+	}
+	c.leaseGuard = time.Duration(ms) * time.Millisecond
+	return nil
+}
+
+func notYet(_ *config, v string) error {
+	if v != "" {
+		return errors.New("is not supported by this version: leave it unset")
+	}
+	return nil
+}
+
+func orDefault(v, def string) string {
+	if v == "" {
+		return def
+	}
+	return v
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"flag"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func load(env map[string]string, args ...string) (config, error) {
+	fs := flag.NewFlagSet("test", flag.ContinueOnError)
+	return loadConfig(fs, args, func(name string) string { return env[name] }, io.Discard, needsKeysFile)
+}
+
+func TestSettingsWithoutAnyAreEmbedded(t *testing.T) {
+	c, err := load(nil)
+	want := config{httpAddr: "127.0.0.1:8080", opsAddr: "127.0.0.1:9090", dataDir: "./coordsvc-data", tablePrefix: "coord_"}
+	if err != nil || c != want || !c.embedded() {
+		t.Errorf("got %+v, %v, want %+v", c, err, want)
+	}
+}
+
+func TestAFlagWinsOverItsVariable(t *testing.T) {
+	c, err := load(map[string]string{"COORD_HTTP_ADDR": "127.0.0.1:1", "COORD_LEASE_GUARD_MS": "700"}, "--http-addr", "127.0.0.1:2")
+	if err != nil || c.httpAddr != "127.0.0.1:2" || c.leaseGuard != 700*time.Millisecond {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestDefaultsFollowTheMode(t *testing.T) {
+	c, err := load(map[string]string{"COORD_DYNAMODB": "http://127.0.0.1:8000", "COORD_KEYS_FILE": "k"})
+	if err != nil || c.httpAddr != ":8080" || c.leaseGuard != 2*time.Second {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+func TestAllMistakesAreToldAtOnceEachWithItsFix(t *testing.T) {
+	_, err := load(map[string]string{
+		"COORD_HTTP_ADDR":      "8080",
+		"COORD_OPS_ADDR":       "127.0.0.1:99999",
+		"COORD_DYNAMODB":       "dynamo:8000",
+		"COORD_TABLE_PREFIX":   "a b",
+		"COORD_LEASE_GUARD_MS": "2s",
+		"COORD_REDIS_URL":      "redis://h:1",
+	})
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		"COORD_HTTP_ADDR (--http-addr)", "write host:port", "COORD_OPS_ADDR", "COORD_DYNAMODB", "http://127.0.0.1:8000",
+		"COORD_TABLE_PREFIX", "COORD_LEASE_GUARD_MS", "from 500 to 60000", "COORD_REDIS_URL", "leave it unset", "COORD_KEYS_FILE",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the message lacks %q:\n%v", want, err)
+		}
+	}
+}
+
+func TestTheGuardHasBounds(t *testing.T) {
+	dynamo := map[string]string{"COORD_DYNAMODB": "aws", "COORD_KEYS_FILE": "k"}
+	for _, step := range []struct {
+		why   string
+		env   map[string]string
+		value string
+		ok    bool
+	}{
+		{"the least with DynamoDB", dynamo, "500", true},
+		{"below it", dynamo, "499", false},
+		{"the most", dynamo, "60000", true},
+		{"above it", dynamo, "60001", false},
+		{"one clock needs none", nil, "0", true},
+		{"not a number", nil, "1.5", false},
+	} {
+		env := map[string]string{"COORD_LEASE_GUARD_MS": step.value}
+		for k, v := range step.env {
+			env[k] = v
+		}
+		if _, err := load(env); (err == nil) != step.ok {
+			t.Errorf("%s: %q: %v", step.why, step.value, err)
+		}
+	}
+}
+
+func TestKeysFile(t *testing.T) {
+	key := strings.Repeat("A", 43) + "="
+	for _, step := range []struct {
+		why, text, mistake string
+	}{
+		{"as documented", "# ours\n\nroute " + key + "\nseal " + key + "\nseal " + key + "\n", ""},
+		{"no route key", "seal " + key, "route key is missing"},
+		{"no seal key", "route " + key, "seal key is missing"},
+		{"two route keys", "route " + key + "\nroute " + key + "\nseal " + key, "line 2: there is one route key only"},
+		{"a short key", "route QUJD\nseal " + key, "line 1"},
+		{"another name", "root " + key, "line 1: a key is named route or seal"},
+		{"not base64", "route " + key + "\nseal ****", "line 2"},
+	} {
+		keys, err := parseKeys([]byte(step.text))
+		if step.mistake == "" {
+			if err != nil || len(keys.route) != 32 || len(keys.seal) != 2 {
+				t.Errorf("%s: %v", step.why, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), step.mistake) {
+			t.Errorf("%s: %v, want %q", step.why, err, step.mistake)
+		}
+		if err != nil && strings.Contains(err.Error(), "QUJD") {
+			t.Errorf("%s: the message shows the key: %v", step.why, err)
+		}
+	}
+}
+
+func TestShellQuoteAndDialable(t *testing.T) {
+	for in, want := range map[string]string{"./coordsvc-data/first-key": "./coordsvc-data/first-key", "a b": "'a b'", "it's": `'it'\''s'`} {
+		if got := shellQuote(in); got != want {
+			t.Errorf("shellQuote(%q) = %s, want %s", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{"0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", "10.0.0.1:1": "10.0.0.1:1"} {
+		if got := dialable(in); got != want {
+			t.Errorf("dialable(%q) = %s, want %s", in, got, want)
+		}
+	}
+}

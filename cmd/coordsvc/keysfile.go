@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// fileKeys are the secrets that a set of nodes shares.
+type fileKeys struct {
+	route []byte   // routes a user to their keys: fixed for the life of the tables
+	seal  [][]byte // the last one seals, all of them open
+}
+
+const keySize = 32 // bytes
+
+// loadKeys reads a file of "<name> <base64 of 32 bytes>" lines; blank lines
+// and lines that begin with # are skipped.
+func loadKeys(path string) (fileKeys, error) {
+	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return fileKeys{}, fmt.Errorf("read the keys file: %w", err)
+	}
+	keys, err := parseKeys(raw)
+	if err != nil {
+		return fileKeys{}, fmt.Errorf("keys file %s: %w", path, err)
+	}
+	return keys, nil
+}
+
+// parseKeys reports every mistake by its line number, never by its content.
+func parseKeys(raw []byte) (fileKeys, error) {
+	var keys fileKeys
+	var mistakes []error
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, text, _ := strings.Cut(line, " ")
+		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+		switch {
+		case err != nil || len(key) != keySize:
+			mistakes = append(mistakes, fmt.Errorf("line %d: write <name> <base64 of %d bytes>", n, keySize))
+		case name == "route" && keys.route != nil:
+			mistakes = append(mistakes, fmt.Errorf("line %d: there is one route key only", n))
+		case name == "route":
+			keys.route = key
+		case name == "seal":
+			keys.seal = append(keys.seal, key)
+		default:
+			mistakes = append(mistakes, fmt.Errorf("line %d: a key is named route or seal", n))
+		}
+	}
+	if err := lines.Err(); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	if len(mistakes) == 0 && keys.route == nil {
+		mistakes = append(mistakes, errors.New("the route key is missing"))
+	}
+	if len(mistakes) == 0 && keys.seal == nil {
+		mistakes = append(mistakes, errors.New("a seal key is missing"))
+	}
+	return keys, errors.Join(mistakes...)
+}
+
+// ensureKeys makes the file where it is missing, with fresh keys.
+func ensureKeys(path string) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var b strings.Builder
+	for _, name := range []string{"route", "seal"} {
+		key := make([]byte, keySize)
+		rand.Read(key) //nolint:errcheck,gosec // never fails: it ends the process where there is no randomness
+		fmt.Fprintf(&b, "%s %s\n", name, base64.StdEncoding.EncodeToString(key))
+	}
+	return writeSecret(path, b.String())
+}
+
+// writeSecret creates the file for its owner only, whole or not at all, and on disk when it returns.
+func writeSecret(path, text string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a rename in the folder survive a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir) //nolint:gosec // the operator's data folder
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// readKeyLine reads a file that holds one API key.
+func readKeyLine(path string) (string, error) {
+	raw, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return "", err
+	}
+	line := strings.TrimSpace(string(raw))
+	if !strings.HasPrefix(line, "csk_") || strings.ContainsAny(line, " \t\r\n") {
+		return "", fmt.Errorf("%s: write one line that begins with csk_", path)
+	}
+	return line, nil
+}

@@ -1,0 +1,77 @@
+// Command coordsvc keeps coordination state for application backends: sessions,
+// rate limits, leases, fencing tokens.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr, func(addresses) {})
+	stop()
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+	default:
+		fmt.Fprintln(os.Stderr, "coordsvc:", err)
+		os.Exit(1)
+	}
+}
+
+const usage = `coordsvc keeps coordination state: sessions, rate limits, leases, fencing tokens.
+
+  coordsvc serve                     run the service; without settings on an embedded store
+  coordsvc tables create             create the DynamoDB tables that are missing
+  coordsvc keys create --tenant T    make an API key and print it
+  coordsvc backup DIR                copy the embedded store, while it is in use, to a new data folder
+  coordsvc version
+
+Each takes --help. A setting is an environment variable or the flag of the same
+name: COORD_HTTP_ADDR is --http-addr, and the flag wins.
+`
+
+// run is the whole program: everything it reads and writes is handed to it.
+// ready is called once when serve answers requests.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer, ready func(addresses)) error {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return errors.New("name a command")
+	}
+	command, args := args[0], args[1:]
+	switch command {
+	case "serve":
+		return serve(ctx, args, getenv, stdout, stderr, ready)
+	case "tables":
+		return tables(ctx, args, getenv, stdout, stderr)
+	case "keys":
+		return keys(ctx, args, getenv, stdout, stderr)
+	case "backup":
+		return backup(ctx, args, getenv, stdout, stderr)
+	case "version":
+		fmt.Fprintln(stdout, version())
+		return nil
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+		return nil
+	default:
+		fmt.Fprint(stderr, usage)
+		return fmt.Errorf("there is no command %q", command)
+	}
+}
+
+// version names the build as the Go toolchain stamped it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "coordsvc (unknown build)"
+	}
+	return fmt.Sprintf("coordsvc %s %s", info.Main.Version, info.GoVersion)
+}

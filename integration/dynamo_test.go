@@ -1,0 +1,177 @@
+package integration
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coordsvc/coordsvc/integration/engine"
+)
+
+// production returns the settings of a node on fresh tables, and a key.
+func production(t *testing.T, env []string, prefix string) ([]string, string) {
+	t.Helper()
+	key := "csk_" + strings.Repeat("Zz9", 12)
+	bootstrap, keys := filepath.Join(t.TempDir(), "bootstrap"), filepath.Join(t.TempDir(), "keys")
+	secret := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+	for path, text := range map[string]string{bootstrap: key + "\n", keys: "route " + secret + "\nseal " + secret + "\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return append(env, "COORD_TABLE_PREFIX="+prefix, "COORD_KEYS_FILE="+keys, "COORD_BOOTSTRAP_KEY_FILE="+bootstrap), key
+}
+
+func createTables(t *testing.T, env []string) string {
+	t.Helper()
+	out, stderr, err := output(t, env, "tables", "create")
+	if err != nil {
+		t.Fatalf("tables create: %v\n%s", err, stderr)
+	}
+	return out
+}
+
+func TestTwoNodesGrantALeaseOnce(t *testing.T) {
+	db := engine.DynamoDB(t)
+	env, key := production(t, db.Env(), db.Prefix(t))
+	for range 2 { // again is harmless
+		if out := createTables(t, env); strings.Count(out, "stands") != 3 {
+			t.Errorf("tables create: %s", out)
+		}
+	}
+	nodes := []*service{start(t, env...), start(t, env...)}
+	for _, n := range nodes {
+		n.key = key
+	}
+	last := int64(0)
+	for round := range 10 {
+		var mu sync.Mutex
+		var winners []answer
+		var wg sync.WaitGroup
+		for c := range 32 {
+			wg.Go(func() {
+				a, err := nodes[c%2].try("POST", "/v1/leases/r/acquire", key, fmt.Sprintf(`{"owner":"c%d","ttl_ms":60000}`, c))
+				if err != nil || (a.status != 200 && a.status != 409) {
+					t.Errorf("round %d: %v %d %s", round, err, a.status, a.raw)
+				}
+				if a.status == 200 {
+					mu.Lock()
+					defer mu.Unlock()
+					winners = append(winners, a)
+				}
+			})
+		}
+		wg.Wait()
+		if len(winners) != 1 || winners[0].number("fencing_token") <= last {
+			t.Fatalf("round %d: %d grants, token %v after %d", round, len(winners), winners, last)
+		}
+		last = winners[0].number("fencing_token")
+		nodes[round%2].call(204, "POST", "/v1/leases/r/release", fmt.Sprintf(`{"lease_id":%q,"fencing_token":%d}`, winners[0].text("lease_id"), last))
+	}
+	nodes[0].call(200, "PUT", "/v1/protected/r/k", fmt.Sprintf(`{"fencing_token":%d,"mode":"high_water","value":1}`, last))
+	if a := nodes[1].call(409, "PUT", "/v1/protected/r/k", fmt.Sprintf(`{"fencing_token":%d,"mode":"high_water","value":0}`, last-1)); a.text("code") != "stale_fencing_token" {
+		t.Errorf("a stale write: %s", a.raw)
+	}
+	if a := nodes[0].call(503, "POST", "/v1/sessions", `{"user_id":"u"}`); a.text("code") != "feature_unavailable" {
+		t.Errorf("sessions with DynamoDB: %s", a.raw)
+	}
+	created := nodes[0].call(201, "POST", "/v1/api-keys", `{"name":"k","scopes":["leases:read"]}`)
+	if a, err := nodes[1].try("GET", "/v1/leases/r", created.text("key"), ""); err != nil || a.status != 200 {
+		t.Errorf("a key made on the other node: %v %d", err, a.status)
+	}
+	nodes[0].call(204, "DELETE", "/v1/api-keys/"+created.text("id"), "")
+	if a, err := nodes[0].try("GET", "/v1/leases/r", created.text("key"), ""); err != nil || a.status != 401 {
+		t.Errorf("a key revoked on this node: %v %d", err, a.status)
+	}
+}
+
+func TestTokensGrowAcrossKill9OfNodeAndEngine(t *testing.T) {
+	db := engine.StartDynamo(t, filepath.Join(t.TempDir(), "engine.db"))
+	env, key := production(t, db.Env(), engine.FreshPrefix())
+	createTables(t, env)
+	s := start(t, env...)
+	s.key = key
+	acquire := func() answer { return s.call(200, "POST", "/v1/leases/r/acquire", `{"owner":"w","ttl_ms":60000}`) }
+	release := func(a answer) {
+		s.call(204, "POST", "/v1/leases/r/release", fmt.Sprintf(`{"lease_id":%q,"fencing_token":%d}`, a.text("lease_id"), a.number("fencing_token")))
+	}
+	first := acquire()
+	release(first)
+	s.kill()
+	db.Kill()
+	db.Restart(t)
+	s.restart()
+	second := acquire()
+	if second.number("fencing_token") <= first.number("fencing_token") {
+		t.Errorf("token %d after %d", second.number("fencing_token"), first.number("fencing_token"))
+	}
+
+	db.Kill()
+	if a := s.call(503, "POST", "/v1/leases/r/acquire", `{"owner":"w","ttl_ms":60000}`); a.text("code") != "store_unavailable" || a.header.Get("Retry-After") == "" {
+		t.Errorf("an acquire without a store: %s", a.raw)
+	}
+	db.Restart(t)
+	release(second)
+}
+
+func TestMissingTablesRefuseToStartAndAnUnreachableStoreDoesNot(t *testing.T) {
+	db := engine.DynamoDB(t)
+	env, _ := production(t, db.Env(), db.Prefix(t))
+	missing := spawn(t, env...)
+	<-missing.ended
+	if _, failed := errors.AsType[*exec.ExitError](missing.exit); !failed || !strings.Contains(missing.stderr.String(), "tables create") {
+		t.Errorf("without tables: %v\n%s", missing.exit, missing.stderr)
+	}
+
+	later := engine.StartDynamo(t, filepath.Join(t.TempDir(), "engine.db"))
+	env, _ = production(t, later.Env(), engine.FreshPrefix())
+	createTables(t, env)
+	later.Kill()
+	ops := freeAddr(t)
+	cmd := command(t, append(env, "COORD_HTTP_ADDR=127.0.0.1:0", "COORD_OPS_ADDR="+ops), "serve")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	awaitStatus(t, "http://"+ops+"/healthz", 200)
+	awaitStatus(t, "http://"+ops+"/readyz", 503)
+	later.Restart(t)
+	awaitStatus(t, "http://"+ops+"/readyz", 200)
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// awaitStatus asks until the answer has the status.
+func awaitStatus(t *testing.T, url string, want int) {
+	t.Helper()
+	got := 0
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		resp, err := http.Get(url) //nolint:gosec // this test's own process
+		if err != nil {
+			continue
+		}
+		got = resp.StatusCode
+		_ = resp.Body.Close()
+		if got == want {
+			return
+		}
+	}
+	t.Fatalf("%s: status %d, want %d", url, got, want)
+}
