@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -92,7 +93,7 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
-	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(state.get, metrics.Handler()))}
+	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(func() error { return cmp.Or(state.get(), s.fault(ctx)) }, metrics.Handler()))}
 	if s.file != nil {
 		admin, err := serveAdmin(c.dataDir, keys, s.file, log)
 		if err != nil {

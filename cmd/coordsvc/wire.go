@@ -79,6 +79,14 @@ func (s stores) close() error {
 	return s.file.Close()
 }
 
+// fault says why the embedded file does not answer, for example after a write that the disk refused half way.
+func (s stores) fault(ctx context.Context) error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.View(ctx, func(kv.Tx) error { return nil })
+}
+
 // dynamoTables are the tables that this version uses.
 func dynamoTables(prefix string) []dynamo.Table {
 	return []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix)}

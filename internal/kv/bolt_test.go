@@ -415,7 +415,7 @@ func TestCommitInDoubt(t *testing.T) {
 func TestViewDoesNotHoldUpGrowth(t *testing.T) {
 	b := openBolt(t, newFile(t), BoltOptions{NoSync: true})
 	err := b.View(t.Context(), func(Tx) error {
-		for i := range 40 { // MB; bbolt maps 32 KB of a new file unless told otherwise
+		for i := range 8 { // MB; bbolt maps 32 KB of a new file unless told otherwise
 			err := b.Update(t.Context(), func(tx Tx) error {
 				tx.Put("things", strconv.Itoa(i), make([]byte, 1<<20), time.Time{})
 				return nil

@@ -69,7 +69,7 @@ func (u *update) run(tx *bbolt.Tx, fn func(Tx) error) error {
 func (u *update) takeTurn(tx *bbolt.Tx, fn func(Tx) error) error {
 	var writes map[place][]byte
 	defer func() { u.writes <- writes }()
-	t := newUpdate(boltBase{tx})
+	t := newTransaction(boltBase{tx})
 	if err := t.run(fn); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (m *Memory) Update(ctx context.Context, fn func(Tx) error) error {
 	if err := m.ready(ctx); err != nil {
 		return err
 	}
-	t := newUpdate(m)
+	t := newTransaction(m)
 	if err := t.run(fn); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (m *Memory) evict() {
 	if m.maxItems <= 0 || excess <= 0 {
 		return
 	}
-	t := newUpdate(m)
+	t := newTransaction(m)
 	excess -= t.sweep(m.now(), excess)
 	for range excess {
 		// Deleting looks the item up, which moves it from the back to the front.

@@ -40,7 +40,7 @@ type transaction struct {
 	writes map[place][]byte // raw values, nil deletes; no map in a View
 }
 
-func newUpdate(b base) *transaction { return &transaction{base: b, writes: map[place][]byte{}} }
+func newTransaction(b base) *transaction { return &transaction{base: b, writes: map[place][]byte{}} }
 
 func newView(b base) *transaction { return &transaction{base: b} }
 
