@@ -11,7 +11,7 @@ import (
 	"github.com/coordsvc/coordsvc/lease"
 )
 
-// TestInvariants checks what DESIGN promises about grants on random histories of
+// TestInvariants checks what is promised about grants, on random histories of
 // the bare transitions, by callers whose clocks differ by at most the guard.
 func TestInvariants(t *testing.T) {
 	grants, repeats := 0, 0

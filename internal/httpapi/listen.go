@@ -13,7 +13,7 @@ func NewServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:                      handler,
 		ReadHeaderTimeout:            5 * time.Second,
-		ReadTimeout:                  15 * time.Second,
+		ReadTimeout:                  6 * time.Second, // less than a request's time with the stores, which runs meanwhile
 		WriteTimeout:                 30 * time.Second,
 		IdleTimeout:                  2 * time.Minute,
 		MaxHeaderBytes:               32 << 10,

@@ -58,7 +58,7 @@ func optionalInstant(t time.Time) *api.Instant {
 	return &i
 }
 
-// strings of another type as JSON, never null.
+// list converts strings for JSON, never to null.
 func list[To, From ~string](from []From) []To {
 	to := make([]To, 0, len(from))
 	for _, s := range from {
@@ -67,7 +67,7 @@ func list[To, From ~string](from []From) []To {
 	return to
 }
 
-// each converts a list for JSON, never null.
+// each converts a list for JSON, never to null.
 func each[To, From any](from []From, convert func(From) To) []To {
 	to := make([]To, 0, len(from))
 	for _, item := range from {

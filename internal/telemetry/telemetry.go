@@ -29,7 +29,7 @@ func New() *Metrics {
 		}, []string{"route", "method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "coordsvc_http_request_duration_seconds",
-			Help:    "Time from the first byte of a request's headers to its answer, by route pattern and method.",
+			Help:    "Time from a request's headers to its answer, by route pattern and method.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route", "method"}),
 	}

@@ -75,18 +75,18 @@ func (s *Store) Acquire(ctx context.Context, tenant, resource string, req lease.
 func (s *Store) acquire(ctx context.Context, tenant, resource string, req lease.Acquire) (lease.Outcome, error) {
 	var fence fencing.State // as last seen
 	for range maxRounds {
-		seen, err := s.update(ctx, s.grant(tenant, resource, req, fence))
+		got, err := s.update(ctx, s.grant(tenant, resource, req, fence))
 		if err != nil {
 			return lease.Outcome{}, err
 		}
-		if seen.Applied {
-			return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+		if got.Applied {
+			return lease.Outcome{Verdict: lease.Done, State: got.lease}, nil
 		}
-		next, out := seen.lease.Acquire(seen.fence, req)
-		if next == seen.lease {
-			return seen.answer(out)
+		next, out := got.lease.Acquire(got.fence, req)
+		if next == got.lease {
+			return got.answer(out)
 		}
-		fence = seen.fence
+		fence = got.fence
 	}
 	return lease.Outcome{}, errContended
 }
@@ -105,16 +105,16 @@ func (s *Store) Renew(ctx context.Context, tenant, resource string, req lease.Re
 func (s *Store) renew(ctx context.Context, tenant, resource string, req lease.Renew) (lease.Outcome, error) {
 	to := req.Now.Add(req.TTL)
 	for range maxRounds {
-		seen, err := s.update(ctx, s.extend(tenant, resource, req, to))
+		got, err := s.update(ctx, s.extend(tenant, resource, req, to))
 		if err != nil {
 			return lease.Outcome{}, err
 		}
-		if seen.Applied {
-			return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+		if got.Applied {
+			return lease.Outcome{Verdict: lease.Done, State: got.lease}, nil
 		}
-		next, out := seen.lease.Renew(req)
-		if next == seen.lease {
-			return seen.answer(out)
+		next, out := got.lease.Renew(req)
+		if next == got.lease {
+			return got.answer(out)
 		}
 		to = next.ExpiresAt
 	}
@@ -131,15 +131,15 @@ func (s *Store) Release(ctx context.Context, tenant, resource string, holder lea
 }
 
 func (s *Store) release(ctx context.Context, tenant, resource string, holder lease.Holder) (lease.Outcome, error) {
-	seen, err := s.update(ctx, s.end(tenant, resource, holder))
+	got, err := s.update(ctx, s.end(tenant, resource, holder))
 	if err != nil {
 		return lease.Outcome{}, err
 	}
-	if seen.Applied {
-		return lease.Outcome{Verdict: lease.Done, State: seen.lease}, nil
+	if got.Applied {
+		return lease.Outcome{Verdict: lease.Done, State: got.lease}, nil
 	}
-	_, out := seen.lease.Release(holder) // a grant that is not the latest never is again
-	return seen.answer(out)
+	_, out := got.lease.Release(holder) // a grant that is not the latest never is again
+	return got.answer(out)
 }
 
 // Get implements lease.Store.

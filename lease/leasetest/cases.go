@@ -2,7 +2,7 @@ package leasetest
 
 import "github.com/coordsvc/coordsvc/fencing"
 
-// The numbers in a name are rows of FAILURES.md, which these cases keep from happening here.
+// A number like L18 in a name stands for a failure that happened to others.
 var cases = []testCase{
 	{"life of a grant", []step{
 		{"nothing was ever granted", 0, get, "nothing, <nil>"},
