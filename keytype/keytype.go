@@ -37,7 +37,10 @@ type Type struct {
 	TTL            string   // when the key may go
 	Parts          []string // what its key is built from, in order
 	Table          string   // DynamoDB table without the prefix, empty where it is not kept there
+	Partition      string   // where the table has a sort key: what the partition key begins with, before the first part
+	Sort           string   // and what the sort key begins with, before the second part if there is one
 	Within         *Type    // the type whose DynamoDB item it shares, nil where it has its own
+	Cache          string   // its key in Redis where it is cached there, a %s for each part; parts in braces choose the slot
 }
 
 // Key builds the stored key from its parts, each as "<byte length>:<bytes>", so
@@ -58,6 +61,16 @@ func (t *Type) Prefix(parts ...string) string {
 	return join(parts)
 }
 
+// ItemKey builds the keys of an item in a table with a sort key. The first part stands
+// in the partition key alone, and a second one, an id of this service's own making, in the
+// sort key alone: no two items can meet, and those of a partition are in order of their ids.
+func (t *Type) ItemKey(parts ...string) (partition, sort string) {
+	if len(parts) != len(t.Parts) || t.Sort == "" {
+		panic(fmt.Sprintf("keytype: %s has the parts %v and the sort key %q, got %d", t.Name, t.Parts, t.Sort, len(parts)))
+	}
+	return t.Partition + parts[0], t.Sort + strings.Join(parts[1:], "")
+}
+
 // Bucket names the type's bucket in the embedded and in-memory stores.
 func (t *Type) Bucket() string { return t.Name }
 
@@ -66,6 +79,9 @@ func (t *Type) TableName(prefix string) string { return prefix + t.Table }
 
 // Pattern describes the stored key for people, for example "<n>:{tenant}<n>:{resource}".
 func (t *Type) Pattern() string {
+	if len(t.Parts) == 0 {
+		return t.Cache // there is one such key
+	}
 	var b strings.Builder
 	for _, p := range t.Parts {
 		fmt.Fprintf(&b, "<n>:{%s}", p)

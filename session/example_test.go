@@ -51,3 +51,29 @@ func Example() {
 	// logged out everywhere: false epoch <nil>
 	// a login from before: true
 }
+
+// A second factor, or a change of the user's rights: a new token for the same session.
+func ExampleManager_Rotate() {
+	ctx := context.Background()
+	sessions := session.New(session.NewLocal(kv.NewMemory(kv.MemoryOptions{})), session.Options{RouteKey: make([]byte, 32)})
+	token, _, err := sessions.Create(ctx, "acme", session.CreateRequest{UserID: "ann", AMR: []string{"pwd"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	stepped, err := sessions.Rotate(ctx, "acme", token.Reveal(), session.RotateRequest{AAL: 2, AMR: []string{"pwd", "otp"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for name, text := range map[string]string{"old": token.Reveal(), "new": stepped.Token.Reveal()} {
+		v, err := sessions.Verify(ctx, "acme", text, session.VerifyRequest{MinAAL: 2})
+		fmt.Println(name, v.Active, v.Reason, err)
+	}
+	_, err = sessions.Rotate(ctx, "acme", token.Reveal(), session.RotateRequest{})
+	fmt.Println(errors.Is(err, session.ErrNotActive))
+	// Unordered output:
+	// old false aal <nil>
+	// new true  <nil>
+	// true
+}

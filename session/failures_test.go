@@ -21,6 +21,9 @@ import (
 
 func TestS1S2S3LateTouch(t *testing.T)           { onEach(t, sessiontest.S1S2S3LateTouch) }
 func TestS5S6AbsoluteNeverMoves(t *testing.T)    { onEach(t, sessiontest.S5S6AbsoluteNeverMoves) }
+func TestS1S8S11DataAfterTheEnd(t *testing.T)    { onEach(t, sessiontest.S1S8S11DataAfterTheEnd) }
+func TestS5S6RotateKeepsTheEnd(t *testing.T)     { onEach(t, sessiontest.S5S6RotateKeepsTheEnd) }
+func TestS23S24S50Rotate(t *testing.T)           { onEach(t, sessiontest.S23S24S50Rotate) }
 func TestS10ExpiredIsFiltered(t *testing.T)      { onEach(t, sessiontest.S10ExpiredIsFiltered) }
 func TestS15CreateAgainstLogoutAll(t *testing.T) { onEach(t, sessiontest.S15CreateAgainstLogoutAll) }
 func TestS22ForeignID(t *testing.T)              { onEach(t, sessiontest.S22ForeignID) }
@@ -45,7 +48,7 @@ func TestS2TouchDecidesAnew(t *testing.T) {
 		end  func(h *here)
 		want session.Reason
 	}{
-		{"revoked", func(h *here) { h.must(h.m.Revoke(t.Context(), "acme", h.token)) }, session.Revoked},
+		{"revoked", func(h *here) { h.must(second(h.m.Revoke(t.Context(), "acme", h.token))) }, session.Revoked},
 		{"logged out", func(h *here) { h.epochs(h.m.LogoutAll(t.Context(), "acme", "ann", "")) }, session.Epoch},
 		{"disabled", func(h *here) { h.epochs(h.m.Disable(t.Context(), "acme", "ann")) }, session.Disabled},
 	} {
@@ -79,8 +82,8 @@ func TestS8TouchNeverCreates(t *testing.T) {
 	if v := h.verify(); v.Reason != session.Unknown {
 		t.Errorf("verify of a session that is gone: %q", v.Reason)
 	}
-	h.must(h.m.Revoke(t.Context(), "acme", h.token))
-	if err := h.m.RevokeHandle(t.Context(), "acme", h.s.Handle); !errors.Is(err, session.ErrNotFound) {
+	h.must(second(h.m.Revoke(t.Context(), "acme", h.token)))
+	if err := second(h.m.RevokeHandle(t.Context(), "acme", h.s.Handle)); !errors.Is(err, session.ErrNotFound) {
 		t.Errorf("revoke: %v", err)
 	}
 	if _, err := h.m.LogoutAll(t.Context(), "acme", "ann", h.token); !errors.Is(err, session.ErrNotActive) {
@@ -146,7 +149,7 @@ func TestS19EndingsSurviveARestart(t *testing.T) {
 		tokens[user] = token.Reveal()
 	}
 	for what, err := range map[string]error{
-		"revoke":     m.Revoke(t.Context(), "acme", tokens["revoked"]),
+		"revoke":     second(m.Revoke(t.Context(), "acme", tokens["revoked"])),
 		"logout-all": second(m.LogoutAll(t.Context(), "acme", "logged out", "")),
 		"disable":    second(m.Disable(t.Context(), "acme", "disabled")),
 		"enable":     second(m.Enable(t.Context(), "acme", "enabled")),
@@ -175,7 +178,7 @@ func TestS34DeadSessionsDoNotPileUp(t *testing.T) {
 	for i := range 50 {
 		token := h.login()
 		if i%2 == 0 {
-			h.must(h.m.Revoke(t.Context(), "acme", token))
+			h.must(second(h.m.Revoke(t.Context(), "acme", token)))
 		}
 	}
 	h.pass(30 * time.Second)
@@ -224,10 +227,10 @@ func TestS38CanaryIsNowhere(t *testing.T) {
 	_, keepErr := m.LogoutAll(t.Context(), "acme", "bob", canary)
 	_, cursorErr := m.List(t.Context(), "acme", "ann-the-canary", canary, 0)
 	_, getErr := m.Get(t.Context(), "acme", canary)
-	said = append(said, fmt.Sprint(keepErr, cursorErr, getErr, m.RevokeHandle(t.Context(), "acme", canary), m.Revoke(t.Context(), "acme", canary)))
+	said = append(said, fmt.Sprint(keepErr, cursorErr, getErr, second(m.RevokeHandle(t.Context(), "acme", canary)), second(m.Revoke(t.Context(), "acme", canary))))
 	closeStore(t, store)
 	_, err = m.Verify(t.Context(), "acme", canary, session.VerifyRequest{})
-	said = append(said, fmt.Sprint(err, m.Revoke(t.Context(), "acme", canary)))
+	said = append(said, fmt.Sprint(err, second(m.Revoke(t.Context(), "acme", canary))))
 	if err == nil {
 		t.Error("a closed store gave a verdict")
 	}

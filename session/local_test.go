@@ -50,7 +50,7 @@ func TestVerifyWritesOnlyADueUse(t *testing.T) {
 	if h.store.updates != 1 {
 		t.Error("a write transaction for a look")
 	}
-	h.must(h.m.Revoke(t.Context(), "acme", h.token))
+	h.must(second(h.m.Revoke(t.Context(), "acme", h.token)))
 	h.store.updates = 0
 	h.verify()
 	if h.store.updates != 0 {
@@ -82,7 +82,7 @@ func TestUseThatCannotBeWritten(t *testing.T) {
 	if !v.Active || !v.Session.LastSeenAt.Equal(h.s.LastSeenAt) || !v.Session.IdleExpiresAt.Equal(h.s.IdleExpiresAt) {
 		t.Errorf("%+v, want an active session as it is stored: %+v", v, h.s)
 	}
-	if err := h.m.Revoke(t.Context(), "acme", h.token); !errors.Is(err, keytype.ErrUnavailable) {
+	if err := second(h.m.Revoke(t.Context(), "acme", h.token)); !errors.Is(err, keytype.ErrUnavailable) {
 		t.Errorf("a revocation that cannot be written: %v", err)
 	}
 }
@@ -95,8 +95,8 @@ func TestClosedStoreFailsClosed(t *testing.T) {
 	local := session.NewLocal(h.store)
 	for what, err := range map[string]error{
 		"verify":     second(h.m.Verify(t.Context(), "acme", h.token, session.VerifyRequest{})),
-		"revoke":     h.m.Revoke(t.Context(), "acme", h.token),
-		"by handle":  h.m.RevokeHandle(t.Context(), "acme", h.s.Handle),
+		"revoke":     second(h.m.Revoke(t.Context(), "acme", h.token)),
+		"by handle":  second(h.m.RevokeHandle(t.Context(), "acme", h.s.Handle)),
 		"get":        second(h.m.Get(t.Context(), "acme", h.s.Handle)),
 		"list":       second(h.m.List(t.Context(), "acme", "ann", "", 0)),
 		"logout-all": second(h.m.LogoutAll(t.Context(), "acme", "ann", "")),
@@ -119,9 +119,9 @@ func TestVersionRisesWithWhatAltersAVerify(t *testing.T) {
 		{"a first login", func() {}, 1},
 		{"another login", func() { h.token = h.login() }, 1},
 		{"a use", func() { h.pass(2 * time.Second); h.verify() }, 1},
-		{"a revocation", func() { h.must(h.m.Revoke(t.Context(), "acme", h.token)) }, 2},
-		{"the same again", func() { h.must(h.m.Revoke(t.Context(), "acme", h.token)) }, 2},
-		{"a revocation by handle", func() { h.must(h.m.RevokeHandle(t.Context(), "acme", h.s.Handle)) }, 3},
+		{"a revocation", func() { h.must(second(h.m.Revoke(t.Context(), "acme", h.token))) }, 2},
+		{"the same again", func() { h.must(second(h.m.Revoke(t.Context(), "acme", h.token))) }, 2},
+		{"a revocation by handle", func() { h.must(second(h.m.RevokeHandle(t.Context(), "acme", h.s.Handle))) }, 3},
 		{"logout-all", func() { h.epochs(h.m.LogoutAll(t.Context(), "acme", "ann", "")) }, 4},
 		{"logout-all but one", func() { h.epochs(h.m.LogoutAll(t.Context(), "acme", "ann", h.login())) }, 5},
 		{"one refused", func() { _, _ = h.m.LogoutAll(t.Context(), "acme", "ann", h.token) }, 5},
@@ -296,7 +296,7 @@ func (h *here) must(err error) {
 	}
 }
 
-func (h *here) epochs(_ session.Epochs, err error) {
+func (h *here) epochs(_ session.Changed, err error) {
 	h.t.Helper()
 	h.must(err)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coordsvc/coordsvc/internal/seal"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -51,6 +52,11 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 		{"idle after 499 ms", session.CreateRequest{UserID: "ann", IdleTTL: 499 * time.Millisecond}, "idle_ttl_ms"},
 		{"idle before it began", session.CreateRequest{UserID: "ann", IdleTTL: -time.Hour}, "idle_ttl_ms"},
 		{"idle after its end", session.CreateRequest{UserID: "ann", AbsoluteTTL: time.Second, IdleTTL: 1_001 * time.Millisecond}, "idle_ttl_ms"},
+		{"a limit below 0", session.CreateRequest{UserID: "ann", MaxSessions: -1}, "max_sessions"},
+		{"a limit of 101", session.CreateRequest{UserID: "ann", MaxSessions: 101}, "max_sessions"},
+		{"data that are no JSON", session.CreateRequest{UserID: "ann", Data: []byte("{")}, "data"},
+		{"empty data", session.CreateRequest{UserID: "ann", Data: []byte{}}, "data"},
+		{"data of 4097 bytes", session.CreateRequest{UserID: "ann", Data: []byte(`"` + strings.Repeat("x", 4095) + `"`)}, "data"},
 		{"idle after the default end", session.CreateRequest{UserID: "ann", IdleTTL: 13 * time.Hour}, "idle_ttl_ms"},
 	} {
 		_, _, err := h.m.Create(t.Context(), "acme", c.req)
@@ -79,6 +85,10 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 		_, err := h.m.List(t.Context(), "acme", "ann", "", limit)
 		field("limit", err, "limit")
 	}
+	for why, req := range map[string]session.RotateRequest{"aal": {AAL: 4}, "amr": {AMR: []string{"otp", "otp"}}} {
+		_, err := h.m.Rotate(t.Context(), "acme", h.token, req)
+		field("rotate", err, why)
+	}
 	_, err := h.m.LogoutAll(t.Context(), "acme", long, "")
 	field("logout-all", err, "user_id")
 	_, err = h.m.Disable(t.Context(), "acme", "\x00")
@@ -91,7 +101,7 @@ func TestBadInputIsRefusedByField(t *testing.T) {
 	}
 	if _, _, err := h.m.Create(t.Context(), "acme", session.CreateRequest{
 		UserID: long[:256], AAL: 3, AMR: strings.Split("abcdefghi"+long[:1], ""), DeviceID: long[:256], IP: long[:64], UserAgent: strings.Repeat("x", 512),
-		AbsoluteTTL: session.MaxTTL, IdleTTL: session.MaxTTL,
+		AbsoluteTTL: session.MaxTTL, IdleTTL: session.MaxTTL, MaxSessions: 100, Data: []byte(`"` + strings.Repeat("x", 4094) + `"`),
 	}); err != nil {
 		t.Errorf("everything at its limit: %v", err)
 	}
@@ -122,19 +132,54 @@ func TestNonsenseCostsNoTransaction(t *testing.T) {
 		if v, err := h.m.Verify(t.Context(), "acme", text, session.VerifyRequest{}); err != nil || v.Reason != session.Unknown {
 			t.Errorf("verify %q: %+v %v", text, v, err)
 		}
-		h.must(h.m.Revoke(t.Context(), "acme", text))
+		h.must(second(h.m.Revoke(t.Context(), "acme", text)))
 	}
 	for _, handle := range []string{"", "x", h.token, h.s.Handle + "0"} {
 		if _, err := h.m.Get(t.Context(), "acme", handle); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("get %q: %v", handle, err)
 		}
-		if err := h.m.RevokeHandle(t.Context(), "acme", handle); !errors.Is(err, session.ErrNotFound) {
+		if err := second(h.m.RevokeHandle(t.Context(), "acme", handle)); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("revoke %q: %v", handle, err)
 		}
 	}
 	for _, except := range []string{"x", h.s.Handle, h.token} { // the last is ann's
 		if _, err := h.m.LogoutAll(t.Context(), "acme", "bob", except); !errors.Is(err, session.ErrNotActive) {
 			t.Errorf("keep %q: %v", except, err)
+		}
+	}
+}
+
+// A cursor opens for the user and the tenant that it was given to, and for nobody else.
+func TestSealedCursors(t *testing.T) {
+	sealer, err := seal.New([][]byte{make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(openMemory(t), session.Options{RouteKey: make([]byte, 32), Cursors: sealer})
+	for _, who := range [][2]string{{"acme", "ann"}, {"acme", "bob"}, {"bolt", "ann"}} {
+		for range 3 {
+			if _, _, err := m.Create(t.Context(), who[0], session.CreateRequest{UserID: who[1]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first, err := m.List(t.Context(), "acme", "ann", "", 2)
+	if err != nil || len(first.Sessions) != 2 || strings.Contains(first.Next, first.Sessions[1].Handle[26:]) {
+		t.Fatalf("%+v %v", first, err)
+	}
+	last, err := m.List(t.Context(), "acme", "ann", first.Next, 2)
+	if err != nil || len(last.Sessions) != 1 || last.Next != "" || last.Sessions[0].Handle <= first.Sessions[1].Handle {
+		t.Errorf("the second page: %+v %v", last, err)
+	}
+	for why, c := range map[string][3]string{
+		"another user's":   {"acme", "bob", first.Next},
+		"another tenant's": {"bolt", "ann", first.Next},
+		"altered":          {"acme", "ann", first.Next[1:]},
+		"an id":            {"acme", "ann", first.Sessions[0].Handle[26:]},
+	} {
+		_, err := m.List(t.Context(), c[0], c[1], c[2], 2)
+		if bad, ok := errors.AsType[*keytype.ValueError](err); !ok || bad.Field != "cursor" {
+			t.Errorf("%s cursor: %v", why, err)
 		}
 	}
 }

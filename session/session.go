@@ -27,6 +27,12 @@ const (
 	MaxIP        = 64  // bytes; kept as text for people, not parsed
 	MaxUserAgent = 512 // bytes
 	MaxPage      = 100 // sessions in one page of a list
+
+	MaxSessionLimit = 100     // live sessions of a user that a login may be limited to
+	MaxData         = 4 << 10 // bytes of a session's data
+
+	// Grace is how long the token before a rotation still verifies, at its own level.
+	Grace = 10 * time.Second
 )
 
 // A Session is one login of a user. Its instants are whole milliseconds, UTC.
@@ -44,7 +50,8 @@ type Session struct {
 	AMR             []string
 	AuthAt          time.Time
 	SessionVersion  int64 // the user's when the session was made, or kept by a logout-all
-	PermissionEpoch int64 // the user's when the session was made
+	PermissionEpoch int64 // the user's when the session was made or rotated
+	TenantEpoch     int64 // the tenant's as the node knew it that made the session; see [Tenants]
 	DeviceID        string
 	IP              string
 	UserAgent       string
@@ -64,6 +71,21 @@ type CreateRequest struct {
 	// another by now; nil asks for nothing. The version of a user without any
 	// record is 1.
 	ExpectedVersion *int64
+	// MaxSessions refuses the login when the user has as many live sessions, 1 to
+	// MaxSessionLimit, 0 = any number. Nobody is evicted. A session that went idle
+	// at most D ago may count; one that does not is ended.
+	MaxSessions int
+	Data        []byte // JSON that is kept beside the session, at most MaxData bytes; nil = none
+}
+
+// A RotateRequest asks for a new token in place of the one that is sent.
+type RotateRequest struct {
+	// AAL is the level that the user has just proved, 1 to MaxAAL; one below the
+	// session's leaves that as it is. 0 = no level was proved.
+	AAL int
+	// AMR are the methods that the user has just used, as in a CreateRequest; nil
+	// keeps the old ones. Without AAL and AMR nothing was proved, and AuthAt stays, too.
+	AMR []string
 }
 
 // A VerifyRequest says what the caller demands of the session.
@@ -86,6 +108,7 @@ type Reason string
 // ends. AAL and AuthAge are said of sessions that are otherwise good.
 const (
 	Unknown     Reason = "unknown"      // no such session here, or not by this token
+	Rotated     Reason = "rotated"      // the token was replaced by another, and its grace is over
 	Revoked     Reason = "revoked"      // ended by itself
 	Epoch       Reason = "epoch"        // the user was logged out everywhere
 	Disabled    Reason = "disabled"     // the user is disabled
@@ -95,12 +118,53 @@ const (
 	AuthAge     Reason = "auth_age"     // the user authenticated longer ago than demanded
 )
 
+// A Source says where a verdict comes from.
+type Source string
+
+// The sources.
+const (
+	FromStore Source = "store" // read consistently
+	FromCache Source = "cache" // at most as old as the store promises
+)
+
 // A Verdict is the answer of Verify.
 type Verdict struct {
 	Active           bool
 	Reason           Reason  // where not active
-	Session          Session // where active
-	PermissionsStale bool    // where active: the user's permissions changed since the session was made
+	Session          Session // where active; by a previous token with what that one stood for
+	PermissionsStale bool    // where active: the user's permissions changed since the session was made or rotated
+	// OldToken says that the session's previous token was used, in its grace
+	// (active) or after it (Rotated): the client missed an answer, or somebody has its old token.
+	OldToken bool
+	Source   Source // FromStore where empty
+	// Degraded says that a store did not answer: the cache, where the verdict is from
+	// the durable store and exact; else the durable store, and the verdict is older than it should be.
+	Degraded bool
+}
+
+// Propagation says from when on a change shows in every verify.
+type Propagation struct {
+	Propagated  bool      // no cache answers with anything older any more
+	EffectiveBy time.Time // at the latest then; from a Store, zero: from its answer on
+}
+
+// Changed is what a change of a user led to.
+type Changed struct {
+	Epochs
+	Propagation
+}
+
+// A Rotation is what a rotation led to.
+type Rotation struct {
+	Token Token
+	Session
+	Propagation
+}
+
+// Data is what is kept beside a session: JSON, and a version that each write raises. Version 0 was never written.
+type Data struct {
+	Value   []byte
+	Version int64
 }
 
 // Epochs are the numbers of a user. A user without any record has the versions 1
@@ -122,11 +186,14 @@ var (
 	ErrNotFound      = errors.New("session: no such session")
 	ErrUserDisabled  = errors.New("session: the user is disabled")
 	ErrEpochMismatch = errors.New("session: the user's session version is another")
-	ErrNotActive     = errors.New("session: the session to keep is not active")
+	ErrNotActive     = errors.New("session: the session is not active, or not by this token")
+	ErrLimit         = errors.New("session: the user has as many sessions as are allowed")
+	ErrDataVersion   = errors.New("session: the data's version is another")
 )
 
 // A Store keeps the records of users and sessions and decides about them as the
-// functions of this package do: [Create], [Verify], [Revoke], [Change], [Judge].
+// functions of this package do: [Create], [Verify], [Rotate], [Revoke], [Change],
+// [WriteData], [Judge].
 //
 // Everything from outside (instants, ids, hashes) comes with the operation, so a
 // repeated operation is the same operation. A refusal is an [Outcome] or a
@@ -141,19 +208,22 @@ var (
 //
 // A record whose tenant is another than the asker's is as one that does not exist.
 // Expiry is decided by comparing instants with the operation's own; a store may
-// remove a session's record at any time after its absolute expiry, and only then.
+// remove a session's record at any time after its absolute expiry, and only then,
+// and those of an erased user as soon as its record says so.
 // No operation but Create makes a session's record.
 type Store interface {
-	// Create puts the session, and the user's record where there is none. It
-	// refuses with RefusedDisabled or RefusedVersion, and never replaces a session:
-	// an id in use is a fault.
+	// Create puts the session and its data, and the user's record where there is
+	// none. It refuses with RefusedDisabled, RefusedVersion or RefusedLimit, and
+	// never replaces a session: an id in use is a fault. Two logins at once do not exceed the limit.
 	Create(ctx context.Context, op CreateOp) (Session, Outcome, error)
 	// Verify judges by one consistent state. It records the use only of an active
 	// session and only when due; a use that cannot be recorded does not change the verdict.
 	Verify(ctx context.Context, op VerifyOp) (Verdict, error)
+	// Rotate puts the new token in place of the current one. It refuses with RefusedNotActive.
+	Rotate(ctx context.Context, op RotateOp) (Session, Propagation, Outcome, error)
 	// Revoke ends the session. It refuses with RefusedUnknown where it finds none;
 	// a session that has ended already stays as it is.
-	Revoke(ctx context.Context, op RevokeOp) (Outcome, error)
+	Revoke(ctx context.Context, op RevokeOp) (Propagation, Outcome, error)
 	// Get reads a live session and refuses with RefusedUnknown.
 	Get(ctx context.Context, op GetOp) (Session, Outcome, error)
 	// List reads op.Limit live sessions of the user in order of their ids; only the
@@ -161,10 +231,36 @@ type Store interface {
 	// no other lives after it.
 	List(ctx context.Context, op ListOp) (Page, error)
 	// Change alters the user's record, and makes it first where there is none. It
-	// refuses with RefusedNotActive, without effect, where the session to keep is not active.
-	Change(ctx context.Context, op ChangeOp) (Epochs, Outcome, error)
+	// refuses with RefusedNotActive, without effect, where the session to keep is not
+	// active. Erase removes the user's sessions and their data after that; where it
+	// fails half way it is keytype.ErrOutcomeUnknown, and is to be repeated.
+	Change(ctx context.Context, op ChangeOp) (Changed, Outcome, error)
 	// Epochs reads the user's numbers.
 	Epochs(ctx context.Context, user UserKey) (Epochs, error)
+	// ReadData reads the data of a live session and refuses with RefusedUnknown.
+	ReadData(ctx context.Context, op GetOp) (Data, Outcome, error)
+	// WriteData replaces the data of a live session and answers with the version
+	// that it has then. It refuses with RefusedUnknown or RefusedDataVersion.
+	WriteData(ctx context.Context, op WriteDataOp) (version int64, outcome Outcome, err error)
+	// TenantEpoch reads the tenant's epoch, 0 where it was never raised, and
+	// RaiseTenantEpoch raises it by one, durably. Both are linearizable per tenant.
+	// The store does not hold sessions against it by itself: see [Tenants].
+	TenantEpoch(ctx context.Context, tenant string) (int64, error)
+	RaiseTenantEpoch(ctx context.Context, tenant string) (int64, error)
+}
+
+// Durable is a Store that is the truth, so that a cache can be filled from it.
+type Durable interface {
+	Store
+	// Load reads the user's record, then the session's, each strongly consistent:
+	// both as one transaction left them, or the session's from a later one. Where
+	// the session shows that the user's is older (its version is larger) it is read again. A record that is not there is the zero one.
+	Load(ctx context.Context, key Key) (User, Record, error)
+	// LoadUser reads the user's record, strongly consistent; the zero one where there is none.
+	LoadUser(ctx context.Context, tag string) (User, error)
+	// Touch records a use in Unix milliseconds: only of a session that is in state
+	// active and whose recorded use is older. It never makes a record. What it cannot record is no error.
+	Touch(ctx context.Context, key Key, seen int64) error
 }
 
 // A UserKey names a user. Tag is where their records are; tenant and user are
@@ -179,8 +275,13 @@ type CreateOp struct {
 	User            UserKey
 	ID              string
 	Record          Record // without what the user's record decides: State, SessionVersion, PermissionEpoch
+	Data            []byte // nil = none
 	ExpectedVersion *int64
+	MaxSessions     int // 0 = any number
 }
+
+// At is the instant of the login.
+func (op CreateOp) At() time.Time { return instant(op.Record.IssuedAt) }
 
 // A VerifyOp is a token to judge.
 type VerifyOp struct {
@@ -188,6 +289,26 @@ type VerifyOp struct {
 	TokenHash []byte
 	VerifyRequest
 	Now time.Time
+}
+
+// A RotateOp is a token to replace.
+type RotateOp struct {
+	Key
+	TokenHash []byte // of the current token
+	NewHash   []byte
+	RotateRequest
+	TenantEpoch int64 // a session with a smaller one is dead
+	Now         time.Time
+}
+
+// A WriteDataOp is data to keep in place of those with the version.
+type WriteDataOp struct {
+	Key
+	Data    []byte
+	Version int64 // 0 = nothing was written yet
+
+	TenantEpoch int64 // a session with a smaller one is dead
+	Now         time.Time
 }
 
 // A RevokeOp is a session to end.
@@ -199,7 +320,8 @@ type RevokeOp struct {
 // A GetOp is a session to read.
 type GetOp struct {
 	Key
-	Now time.Time
+	TenantEpoch int64 // a session with a smaller one is dead
+	Now         time.Time
 }
 
 // A ListOp is a page to read: at most Limit sessions with ids after After.
@@ -220,8 +342,9 @@ type ChangeOp struct {
 
 // Kept is the session that a logout-all leaves alive.
 type Kept struct {
-	ID        string
-	TokenHash []byte
+	ID          string
+	TokenHash   []byte
+	TenantEpoch int64 // a session with a smaller one is dead
 }
 
 // A ChangeKind says what happens to a user.
@@ -233,6 +356,7 @@ const (
 	BumpPermissions
 	Disable
 	Enable
+	Erase // disables, and removes sessions and their data
 )
 
 // An Outcome is how a store answers: done, or why it refused.
@@ -245,6 +369,8 @@ const (
 	RefusedDisabled
 	RefusedVersion
 	RefusedNotActive
+	RefusedLimit
+	RefusedDataVersion
 )
 
 // refusal is the outcome as the manager's callers know it.
@@ -260,6 +386,10 @@ func (o Outcome) refusal() error {
 		return ErrEpochMismatch
 	case RefusedNotActive:
 		return ErrNotActive
+	case RefusedLimit:
+		return ErrLimit
+	case RefusedDataVersion:
+		return ErrDataVersion
 	}
 	return fmt.Errorf("session: the store answered with outcome %d", o)
 }

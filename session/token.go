@@ -84,8 +84,18 @@ func newToken(tag string) (Token, credential) {
 	return makeToken(tag, id, secret)
 }
 
+// nextToken makes a token with a new secret for the session that the credential names.
+func nextToken(c credential) (Token, credential) {
+	var secret [secretBytes]byte
+	_, _ = rand.Read(secret[:])
+	return spellToken(c.tag, c.id, secret)
+}
+
 func makeToken(tag string, id [idBytes]byte, secret [secretBytes]byte) (Token, credential) {
-	sid := encode62(id[:], idWidth)
+	return spellToken(tag, encode62(id[:], idWidth), secret)
+}
+
+func spellToken(tag, sid string, secret [secretBytes]byte) (Token, credential) {
 	body := tokenPrefix + tag + sid + encode62(secret[:], secretWidth)
 	text := body + checksum(body)
 	return Token{func() string { return text }}, credential{tag, sid, hashToken(text)}
@@ -136,4 +146,14 @@ func userTag(routeKey []byte, tenant, user string) string {
 	mac := hmac.New(sha256.New, routeKey)
 	_, _ = fmt.Fprintf(mac, "%d:%s%d:%s", len(tenant), tenant, len(user), user)
 	return encode62(mac.Sum(nil)[:tagBytes], tagWidth)
+}
+
+// HandleOf returns the handle of the session that the token is for, "" where the
+// text is no token. It says nothing of whether there is such a session.
+func HandleOf(token string) string {
+	c, ok := parseToken(token)
+	if !ok {
+		return ""
+	}
+	return handlePrefix + c.tag + c.id
 }

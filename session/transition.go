@@ -12,7 +12,11 @@ type User struct {
 	SessionVersion  int64  `json:"sv"`
 	PermissionEpoch int64  `json:"pv"`
 	Disabled        bool   `json:"disabled,omitempty"`
-	Version         int64  `json:"ver"` // rises with every change that can alter the answer of a verify
+	Version         int64  `json:"ver"`     // rises with every change that can alter the answer of a verify
+	Creates         int64  `json:"creates"` // rises with every login, so that two at once notice each other
+	// Until is when the record of an erased user may be removed, in Unix milliseconds:
+	// when the longest of their sessions, in whatever copy, could end. 0 = never.
+	Until int64 `json:"until,omitempty"`
 }
 
 // The states of a session's record.
@@ -38,6 +42,17 @@ type Record struct {
 	DeviceID        string   `json:"device,omitempty"`
 	IP              string   `json:"ip,omitempty"`
 	UserAgent       string   `json:"ua,omitempty"`
+	TenantEpoch     int64    `json:"te,omitempty"`
+	Previous        Previous `json:"prev,omitzero"`
+}
+
+// Previous is the token before the last rotation, and what it stood for.
+type Previous struct {
+	TokenHash  []byte   `json:"th"`
+	AAL        int      `json:"aal"`
+	AMR        []string `json:"amr,omitempty"`
+	AuthAt     int64    `json:"auth_at"`
+	GraceUntil int64    `json:"grace"` // it verifies before that instant
 }
 
 // A Tracking is how closely a store follows the last use of a session, in
@@ -48,11 +63,11 @@ type Tracking struct {
 	Slack int64 // the session is idle from seen + idle + Slack on
 }
 
-// Durable is the tracking of a store where recording a use costs a durable write: at
+// DurableTracking is that of a store where recording a use costs a durable write: at
 // most one per D = min(5 min, idle/5). A use within D of the recorded one leaves
 // no trace, so the session is given D longer: it is never refused within the idle
 // time of its last use, and never good for longer than idle + D after it.
-func Durable(idle int64) Tracking {
+func DurableTracking(idle int64) Tracking {
 	d := min((5 * time.Minute).Milliseconds(), idle/5)
 	return Tracking{Every: d, Slack: d}
 }
@@ -72,6 +87,7 @@ func Create(u User, op CreateOp) (User, Record, Outcome) {
 	case op.ExpectedVersion != nil && *op.ExpectedVersion != u.SessionVersion:
 		return u, Record{}, RefusedVersion
 	}
+	u.Creates++
 	r := op.Record
 	r.State, r.SessionVersion, r.PermissionEpoch = StateActive, u.SessionVersion, u.PermissionEpoch
 	return u, r, Done
@@ -98,30 +114,90 @@ func Judge(u User, r Record, tenant string, now time.Time, slack int64) Reason {
 	return ""
 }
 
+// EndIdle ends a session that counts as idle, so that it does not come back when
+// its last use was recorded late, and reports whether it did.
+func EndIdle(u User, r Record, tenant string, now time.Time, t Tracking) (Record, bool) {
+	if Judge(u, r, tenant, now, t.Slack) != IdleExpired {
+		return r, false
+	}
+	r.State = StateRevoked
+	return r, true
+}
+
+// Readable reports whether the operation may read the session.
+func Readable(u User, r Record, op GetOp, t Tracking) bool {
+	return r.TenantEpoch >= op.TenantEpoch && Judge(u, r, op.Tenant, op.Now, t.Slack) == ""
+}
+
+// Counts reports whether the session counts against the login's limit.
+func Counts(u User, r Record, op CreateOp, t Tracking) bool {
+	return r.TenantEpoch >= op.Record.TenantEpoch && Judge(u, r, op.User.Tenant, op.At(), t.Slack) == ""
+}
+
+// A holding is how a token's hash relates to a session.
+type holding uint8
+
+const (
+	holdsNothing holding = iota
+	holdsCurrent
+	holdsPrevious // in its grace
+	holdsOld      // after it
+)
+
+// held says what the token is to the session. The comparisons take the same time wherever the hashes differ.
+func (r Record) held(tokenHash []byte, now time.Time) holding {
+	switch {
+	case r.opens(tokenHash):
+		return holdsCurrent
+	case !same(r.Previous.TokenHash, tokenHash):
+		return holdsNothing
+	case now.UnixMilli() < r.Previous.GraceUntil:
+		return holdsPrevious
+	}
+	return holdsOld
+}
+
+// before is the session as its previous token stands for it: that one gains nothing by the rotation.
+func (r Record) before() Record {
+	r.AAL, r.AMR, r.AuthAt = r.Previous.AAL, r.Previous.AMR, r.Previous.AuthAt
+	return r
+}
+
 // Verify judges a token and what is demanded of its session. The record it returns
 // has the use in it where that was due; nothing else in it ever changes.
 func Verify(u User, r Record, op VerifyOp, t Tracking) (Record, Verdict) {
-	if reason := refuse(u, r, op, t); reason != "" {
-		return r, Verdict{Reason: reason}
+	hold, as := r.held(op.TokenHash, op.Now), r
+	if hold == holdsPrevious {
+		as = r.before()
+	}
+	reason := refuse(u, as, hold, op, t)
+	old := reason != Unknown && (hold == holdsPrevious || hold == holdsOld)
+	if reason != "" {
+		return r, Verdict{Reason: reason, OldToken: old}
 	}
 	if at := op.Now.UnixMilli(); !op.NoTouch && at-r.Seen >= t.Every {
-		r.Seen = at
+		r.Seen, as.Seen = at, at
 	}
 	return r, Verdict{
 		Active:           true,
-		Session:          r.Session(u, op.Key, t),
+		Session:          as.Session(u, op.Key, t),
 		PermissionsStale: r.PermissionEpoch < u.PermissionEpoch,
+		OldToken:         old,
 	}
 }
 
-func refuse(u User, r Record, op VerifyOp, t Tracking) Reason {
-	if !r.opens(op.TokenHash) || op.UserID != "" && op.UserID != u.User {
+func refuse(u User, r Record, hold holding, op VerifyOp, t Tracking) Reason {
+	if hold == holdsNothing || op.UserID != "" && op.UserID != u.User {
 		return Unknown
 	}
-	if reason := Judge(u, r, op.Tenant, op.Now, t.Slack); reason != "" {
-		return reason
-	}
+	reason := Judge(u, r, op.Tenant, op.Now, t.Slack)
 	switch {
+	case reason == Unknown:
+		return Unknown
+	case hold == holdsOld:
+		return Rotated
+	case reason != "":
+		return reason
 	case r.AAL < op.MinAAL:
 		return AAL
 	case op.MaxAuthAge > 0 && op.Now.UnixMilli()-r.AuthAt > op.MaxAuthAge.Milliseconds():
@@ -130,13 +206,34 @@ func refuse(u User, r Record, op VerifyOp, t Tracking) Reason {
 	return ""
 }
 
-// Revoke ends a session. It does so also where the session is dead for another
+// Rotate decides a rotation. Only the current token can be replaced: whoever has
+// the one before it must not come by a new one. The end of the session stays.
+func Rotate(u User, r Record, op RotateOp, t Tracking) (User, Record, Outcome) {
+	if !r.opens(op.TokenHash) || r.TenantEpoch < op.TenantEpoch || Judge(u, r, op.Tenant, op.Now, t.Slack) != "" {
+		return u, r, RefusedNotActive
+	}
+	at := op.Now.UnixMilli()
+	r.Previous = Previous{TokenHash: r.TokenHash, AAL: r.AAL, AMR: r.AMR, AuthAt: r.AuthAt, GraceUntil: at + Grace.Milliseconds()}
+	r.TokenHash, r.PermissionEpoch = op.NewHash, u.PermissionEpoch
+	r.Seen = max(r.Seen, at)
+	if op.AAL > 0 || op.AMR != nil {
+		r.AAL, r.AuthAt = max(r.AAL, op.AAL), at
+	}
+	if op.AMR != nil {
+		r.AMR = op.AMR
+	}
+	u.Version++
+	return u, r, Done
+}
+
+// Revoke ends a session, by its token, the one before that whatever its grace, or
+// by its key alone. It does so also where the session is dead for another
 // reason: only its own record says so under any clock.
 func Revoke(u User, r Record, op RevokeOp) (User, Record, Outcome) {
 	switch {
 	case u.Version == 0 || r.State == "" || u.Tenant != op.Tenant:
 		return u, r, RefusedUnknown
-	case op.TokenHash != nil && !r.opens(op.TokenHash):
+	case op.TokenHash != nil && !r.opens(op.TokenHash) && !same(r.Previous.TokenHash, op.TokenHash):
 		return u, r, RefusedUnknown
 	case r.State == StateActive:
 		r.State = StateRevoked
@@ -145,10 +242,22 @@ func Revoke(u User, r Record, op RevokeOp) (User, Record, Outcome) {
 	return u, r, Done
 }
 
+// WriteData decides a write of the data of a live session.
+func WriteData(u User, r Record, old Data, op WriteDataOp, t Tracking) (Data, Outcome) {
+	switch {
+	case r.TenantEpoch < op.TenantEpoch || Judge(u, r, op.Tenant, op.Now, t.Slack) != "":
+		return old, RefusedUnknown
+	case op.Version != old.Version:
+		return old, RefusedDataVersion
+	}
+	return Data{Value: op.Data, Version: old.Version + 1}, Done
+}
+
 // Change decides a change of the user's record. The record of the session to keep
 // comes back re-stamped; only an active one can be kept, so that nothing that had
 // ended lives again. Disabling keeps the session version; enabling raises it, also
-// that of a user who was not disabled, so that sessions from before stay dead.
+// that of a user who was not disabled, so that sessions from before stay dead. So does
+// erasing, which disables as well.
 func Change(u User, kept Record, op ChangeOp, t Tracking) (User, Record, Outcome) {
 	u = u.orNew(op.User)
 	switch op.Kind {
@@ -167,13 +276,18 @@ func Change(u User, kept Record, op ChangeOp, t Tracking) (User, Record, Outcome
 	case Enable:
 		u.Disabled = false
 		u.SessionVersion++
+		u.Until = 0
+	case Erase:
+		u.Disabled = true
+		u.SessionVersion++
+		u.Until = op.Now.Add(MaxTTL).UnixMilli()
 	}
 	u.Version++
 	return u, kept, Done
 }
 
 func keepable(u User, r Record, op ChangeOp, t Tracking) bool {
-	return r.opens(op.Keep.TokenHash) && Judge(u, r, op.User.Tenant, op.Now, t.Slack) == ""
+	return r.opens(op.Keep.TokenHash) && r.TenantEpoch >= op.Keep.TenantEpoch && Judge(u, r, op.User.Tenant, op.Now, t.Slack) == ""
 }
 
 // Session is the record as callers see it.
@@ -190,16 +304,19 @@ func (r Record) Session(u User, k Key, t Tracking) Session {
 		AuthAt:          instant(r.AuthAt),
 		SessionVersion:  r.SessionVersion,
 		PermissionEpoch: r.PermissionEpoch,
+		TenantEpoch:     r.TenantEpoch,
 		DeviceID:        r.DeviceID,
 		IP:              r.IP,
 		UserAgent:       r.UserAgent,
 	}
 }
 
-// opens reports whether the hash is that of the session's token. The comparison
-// takes the same time wherever the two differ.
-func (r Record) opens(tokenHash []byte) bool {
-	return len(r.TokenHash) > 0 && subtle.ConstantTimeCompare(r.TokenHash, tokenHash) == 1
+// opens reports whether the hash is that of the session's token.
+func (r Record) opens(tokenHash []byte) bool { return same(r.TokenHash, tokenHash) }
+
+// same takes the same time wherever the two differ. What is not stored is nobody's.
+func same(stored, given []byte) bool {
+	return len(stored) > 0 && subtle.ConstantTimeCompare(stored, given) == 1
 }
 
 // Epochs are the user's numbers as callers see them.

@@ -85,7 +85,7 @@ func TestVerifyTransition(t *testing.T) {
 		if step.alter != nil {
 			step.alter(&s, &op)
 		}
-		next, v := Verify(s.u, s.r, op, Durable(s.r.Idle))
+		next, v := Verify(s.u, s.r, op, DurableTracking(s.r.Idle))
 		if v.Reason != step.want || v.Active != (step.want == "") {
 			t.Errorf("%s: %v %q, want %q", step.why, v.Active, v.Reason, step.want)
 		}
@@ -105,13 +105,13 @@ func TestTouchTransition(t *testing.T) {
 		wantSeen int64
 		wantIdle int64 // when the session goes idle, as reported
 	}{
-		{"a use within D leaves no trace", Durable(idle), false, 0, slack - 1, 0, idle + slack},
-		{"a use D after the last one", Durable(idle), false, 0, slack, slack, slack + idle + slack},
-		{"not counted as a use", Durable(idle), true, 0, slack, 0, idle + slack},
-		{"within the slack of an idle session", Durable(idle), false, 0, idle + slack - 1, idle + slack - 1, 2*idle + 2*slack - 1},
-		{"a clock that went back", Durable(idle), false, 5_000, 1_000, 5_000, 5_000 + idle + slack},
-		{"a clock that went back by hours", Durable(idle), false, 5_000, -9_000_000, 5_000, 5_000 + idle + slack},
-		{"never beyond the absolute end", Durable(idle), false, absolute - 5_000, absolute - 1, absolute - 1, absolute},
+		{"a use within D leaves no trace", DurableTracking(idle), false, 0, slack - 1, 0, idle + slack},
+		{"a use D after the last one", DurableTracking(idle), false, 0, slack, slack, slack + idle + slack},
+		{"not counted as a use", DurableTracking(idle), true, 0, slack, 0, idle + slack},
+		{"within the slack of an idle session", DurableTracking(idle), false, 0, idle + slack - 1, idle + slack - 1, 2*idle + 2*slack - 1},
+		{"a clock that went back", DurableTracking(idle), false, 5_000, 1_000, 5_000, 5_000 + idle + slack},
+		{"a clock that went back by hours", DurableTracking(idle), false, 5_000, -9_000_000, 5_000, 5_000 + idle + slack},
+		{"never beyond the absolute end", DurableTracking(idle), false, absolute - 5_000, absolute - 1, absolute - 1, absolute},
 		{"without slack, just in time", exact, false, 0, idle - 1, idle - 1, 2*idle - 1},
 		{"without slack, an early use", exact, false, 0, 999, 0, idle},
 	} {
@@ -156,7 +156,7 @@ func TestDurableTracking(t *testing.T) {
 		{365 * 24 * time.Hour, 5 * time.Minute},
 	} {
 		d := step.want.Milliseconds()
-		if got := Durable(step.idle.Milliseconds()); got != (Tracking{Every: d, Slack: d}) {
+		if got := DurableTracking(step.idle.Milliseconds()); got != (Tracking{Every: d, Slack: d}) {
 			t.Errorf("%v: %+v, want %v twice", step.idle, got, step.want)
 		}
 	}
@@ -196,10 +196,11 @@ func TestCreateTransition(t *testing.T) {
 			t.Errorf("%s: %+v for %+v", step.why, r, u)
 		}
 		if step.user == (User{}) {
-			if want := NewUser(theUser); u != want {
+			want := NewUser(theUser)
+			if want.Creates = 1; u != want {
 				t.Errorf("%s: user %+v, want %+v", step.why, u, want)
 			}
-		} else if u != step.user {
+		} else if step.user.Creates++; u != step.user {
 			t.Errorf("%s: the user's record changed to %+v", step.why, u)
 		}
 	}
@@ -253,16 +254,18 @@ func TestChangeTransition(t *testing.T) {
 		kind ChangeKind
 		want User
 	}{
-		{"logout-all", goodUser, LogoutAll, User{"acme", "ann", 4, 5, false, 10}},
-		{"logout-all of nobody yet", User{}, LogoutAll, User{"acme", "ann", 2, 1, false, 2}},
-		{"logout-all of a disabled user leaves them disabled", disabled, LogoutAll, User{"acme", "ann", 4, 5, true, 10}},
-		{"new permissions", goodUser, BumpPermissions, User{"acme", "ann", 3, 6, false, 10}},
-		{"new permissions of nobody yet", User{}, BumpPermissions, User{"acme", "ann", 1, 2, false, 2}},
-		{"disable", goodUser, Disable, User{"acme", "ann", 3, 5, true, 10}},
-		{"disable again", disabled, Disable, User{"acme", "ann", 3, 5, true, 10}},
-		{"disable nobody yet", User{}, Disable, User{"acme", "ann", 1, 1, true, 2}},
-		{"enable raises the session version", disabled, Enable, User{"acme", "ann", 4, 5, false, 10}},
-		{"enable who was not disabled", goodUser, Enable, User{"acme", "ann", 4, 5, false, 10}},
+		{"logout-all", goodUser, LogoutAll, annWith(4, 5, false, 10)},
+		{"logout-all of nobody yet", User{}, LogoutAll, annWith(2, 1, false, 2)},
+		{"logout-all of a disabled user leaves them disabled", disabled, LogoutAll, annWith(4, 5, true, 10)},
+		{"new permissions", goodUser, BumpPermissions, annWith(3, 6, false, 10)},
+		{"new permissions of nobody yet", User{}, BumpPermissions, annWith(1, 2, false, 2)},
+		{"disable", goodUser, Disable, annWith(3, 5, true, 10)},
+		{"disable again", disabled, Disable, annWith(3, 5, true, 10)},
+		{"disable nobody yet", User{}, Disable, annWith(1, 1, true, 2)},
+		{"erase", goodUser, Erase, User{Tenant: "acme", User: "ann", SessionVersion: 4, PermissionEpoch: 5, Disabled: true, Version: 10, Until: base + MaxTTL.Milliseconds()}},
+		{"enable after an erasure", User{Tenant: "acme", User: "ann", SessionVersion: 4, PermissionEpoch: 5, Disabled: true, Version: 10, Until: 7}, Enable, annWith(5, 5, false, 11)},
+		{"enable raises the session version", disabled, Enable, annWith(4, 5, false, 10)},
+		{"enable who was not disabled", goodUser, Enable, annWith(4, 5, false, 10)},
 	} {
 		u, r, got := Change(step.user, Record{}, ChangeOp{User: theUser, Kind: step.kind, Now: at(0)}, Tracking{})
 		if got != Done || u != step.want || !reflect.DeepEqual(r, Record{}) {
@@ -297,7 +300,7 @@ func TestKeepTransition(t *testing.T) {
 		if step.alter != nil {
 			step.alter(&u, &r, &op)
 		}
-		gotU, gotR, got := Change(u, r, op, Durable(r.Idle))
+		gotU, gotR, got := Change(u, r, op, DurableTracking(r.Idle))
 		if got != step.want {
 			t.Errorf("%s: outcome %d, want %d", step.why, got, step.want)
 		}
@@ -308,7 +311,7 @@ func TestKeepTransition(t *testing.T) {
 			continue
 		}
 		r.SessionVersion = 4
-		if want := (User{"acme", "ann", 4, 5, false, 10}); gotU != want || !reflect.DeepEqual(gotR, r) {
+		if want := annWith(4, 5, false, 10); gotU != want || !reflect.DeepEqual(gotR, r) {
 			t.Errorf("%s: %+v %+v", step.why, gotU, gotR)
 		}
 	}
@@ -334,7 +337,7 @@ func TestTransitionsNeverRevive(t *testing.T) {
 			switch rapid.SampledFrom([]string{"verify", "revoke", "change", "keep"}).Draw(t, "what") {
 			case "verify":
 				var v Verdict
-				r, v = Verify(u, r, VerifyOp{Key: theKey, TokenHash: hash, Now: now}, Durable(r.Idle))
+				r, v = Verify(u, r, VerifyOp{Key: theKey, TokenHash: hash, Now: now}, DurableTracking(r.Idle))
 				if v.Active && (ended || now.UnixMilli() >= base+absolute || !reflect.DeepEqual(hash, theHash)) {
 					t.Fatalf("active at %v, ended %v, hash %q", now, ended, hash)
 				}
@@ -346,7 +349,7 @@ func TestTransitionsNeverRevive(t *testing.T) {
 				u, _, _ = Change(u, Record{}, ChangeOp{User: theUser, Kind: kind, Now: now}, Tracking{})
 				ended = ended || kind != BumpPermissions
 			case "keep":
-				u, r, outcome = Change(u, r, ChangeOp{User: theUser, Kind: LogoutAll, Keep: &Kept{"id", hash}, Now: now}, Durable(r.Idle))
+				u, r, outcome = Change(u, r, ChangeOp{User: theUser, Kind: LogoutAll, Keep: &Kept{ID: "id", TokenHash: hash}, Now: now}, DurableTracking(r.Idle))
 				if outcome == Done && ended {
 					t.Fatal("kept what had ended")
 				}
@@ -365,4 +368,8 @@ func TestTransitionsNeverRevive(t *testing.T) {
 			}
 		}
 	})
+}
+
+func annWith(sv, pv int64, disabled bool, ver int64) User {
+	return User{Tenant: "acme", User: "ann", SessionVersion: sv, PermissionEpoch: pv, Disabled: disabled, Version: ver}
 }

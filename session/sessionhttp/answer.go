@@ -22,8 +22,10 @@ const (
 // A Refusal says why a request has no good session. It is the handler of the
 // default answer, for a NoSession that answers only some requests otherwise.
 type Refusal struct {
-	Kind   Kind
-	Reason session.Reason // where a token was looked at; not for the client, who may have stolen it
+	Kind Kind
+	// Reason is why, where a token was looked at. It is not for the client, who may
+	// have found the token; session.Rotated says that somebody uses an old one.
+	Reason session.Reason
 
 	from   Source
 	bearer bool // the token came in a header

@@ -39,7 +39,7 @@ func (g *Guard) put(w http.ResponseWriter, value string, maxAge int) {
 		return strings.HasPrefix(line, CookieName+"=")
 	})
 	h.Set("Cache-Control", "no-store")
-	http.SetCookie(w, &http.Cookie{
+	http.SetCookie(w, &http.Cookie{ //nolint:gosec // SameSite is not a constant; Options.check lets no unset one through
 		Name: CookieName, Value: value, MaxAge: maxAge,
 		Path: "/", Secure: true, HttpOnly: true, SameSite: g.opts.SameSite,
 	})

@@ -14,8 +14,8 @@
 // the same domain gets the cookie, and neither such a host nor somebody on a plain
 // HTTP connection can put one of their own in its place and have the user work in
 // a session that they know. HttpOnly keeps it from scripts. The price is that
-// each host has a session of its own, and that a plain HTTP server works with
-// those browsers alone that trust localhost.
+// each host has a session of its own, and that over plain HTTP it works on
+// localhost at most, and not in every browser.
 //
 // A token that stood in a browser before a login must not stand for the user
 // afterwards: create a session at every login, hand out its cookie with
@@ -37,12 +37,11 @@
 // Put [http.CrossOriginProtection] around everything, the login included. It
 // refuses methods other than GET, HEAD and OPTIONS where Sec-Fetch-Site, which
 // scripts cannot set, names another origin, or else where Origin names another
-// host than the request. It lets requests through that have neither header; those
-// come from programs and from browsers from before 2023 at the latest. Send
-// Strict-Transport-Security as well: without Sec-Fetch-Site it cannot tell the
-// host's own pages over plain HTTP from those over HTTPS. A WebSocket begins with
-// a GET: its handler has to compare Origin itself. Frames from elsewhere are
-// for Content-Security-Policy: frame-ancestors.
+// host than the request. It lets requests through that have neither header, as
+// programs and very old browsers send them. Send Strict-Transport-Security as well:
+// without Sec-Fetch-Site it cannot tell the host's own pages over plain HTTP from
+// those over HTTPS. A WebSocket begins with a GET, which it lets through: the
+// handler has to compare Origin itself.
 //
 // A bearer header cannot be forged like that, since no browser adds it by itself.
 // But the token must then be kept where scripts find it. A guard that takes both

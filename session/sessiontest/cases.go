@@ -22,12 +22,12 @@ func Lifecycle(t *testing.T, open Open) {
 	}
 	token, s, err := w.create(session.CreateRequest{
 		UserID: "ann", AAL: 2, AMR: []string{"pwd", "otp"}, DeviceID: "phone", IP: "2001:db8::1", UserAgent: "curl/8",
-		AbsoluteTTL: absolute, IdleTTL: idle,
+		AbsoluteTTL: absolute, IdleTTL: idleTime,
 	})
 	w.must("create", err)
 	now := w.instant()
 	want := session.Session{
-		Handle: s.Handle, UserID: "ann", IssuedAt: now, ExpiresAt: now.Add(absolute), IdleExpiresAt: now.Add(idle + slack),
+		Handle: s.Handle, UserID: "ann", IssuedAt: now, ExpiresAt: now.Add(absolute), IdleExpiresAt: now.Add(idleTime + slack),
 		LastSeenAt: now, AAL: 2, AMR: []string{"pwd", "otp"}, AuthAt: now, SessionVersion: 1, PermissionEpoch: 1,
 		DeviceID: "phone", IP: "2001:db8::1", UserAgent: "curl/8",
 	}
@@ -46,17 +46,17 @@ func Lifecycle(t *testing.T, open Open) {
 	if !v.Active || v.PermissionsStale {
 		t.Errorf("verdict %+v", v)
 	}
-	w.must("revoke", w.m.Revoke(t.Context(), w.tenant, token))
+	w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, token)))
 	w.want("revoked", token, s, session.Revoked)
-	w.must("revoke again", w.m.Revoke(t.Context(), w.tenant, token))
-	w.must("revoke again by handle", w.m.RevokeHandle(t.Context(), w.tenant, s.Handle))
+	w.must("revoke again", second(w.m.Revoke(t.Context(), w.tenant, token)))
+	w.must("revoke again by handle", second(w.m.RevokeHandle(t.Context(), w.tenant, s.Handle)))
 	w.want("revoked three times", token, s, session.Revoked)
 
 	byHandle, s2 := w.login("ann")
 	if s2.AAL != 1 || s2.AMR != nil || s2.DeviceID != "" {
 		t.Errorf("defaults: %+v", s2)
 	}
-	w.must("revoke by handle", w.m.RevokeHandle(t.Context(), w.tenant, s2.Handle))
+	w.must("revoke by handle", second(w.m.RevokeHandle(t.Context(), w.tenant, s2.Handle)))
 	w.want("revoked by handle", byHandle, s2, session.Revoked)
 	if got := w.epochs("ann"); got != (session.Epochs{SessionVersion: 1, PermissionEpoch: 1}) {
 		t.Errorf("epochs after revocations: %+v", got)
@@ -115,8 +115,8 @@ func Idle(t *testing.T, open Open) {
 		{"a look", time.Millisecond, session.VerifyRequest{NoTouch: true}, "", false},
 		{"a use by who demands more", 0, session.VerifyRequest{MinAAL: 3}, session.AAL, false},
 		{"a use", 0, session.VerifyRequest{}, "", true},
-		{"the last moment", idle + slack - time.Millisecond, session.VerifyRequest{}, "", true},
-		{"a look at the last moment", idle + slack - time.Millisecond, session.VerifyRequest{NoTouch: true}, "", false},
+		{"the last moment", idleTime + slack - time.Millisecond, session.VerifyRequest{}, "", true},
+		{"a look at the last moment", idleTime + slack - time.Millisecond, session.VerifyRequest{NoTouch: true}, "", false},
 		{"too late", time.Millisecond, session.VerifyRequest{}, session.IdleExpired, false},
 		{"a use that is too late does not help", 0, session.VerifyRequest{}, session.IdleExpired, false},
 	} {
@@ -126,7 +126,7 @@ func Idle(t *testing.T, open Open) {
 			t.Fatalf("%s: %q, want %q", step.why, v.Reason, step.want)
 		}
 		if step.recorded {
-			s.LastSeenAt, s.IdleExpiresAt = w.instant(), w.instant().Add(idle+slack)
+			s.LastSeenAt, s.IdleExpiresAt = w.instant(), w.instant().Add(idleTime+slack)
 		}
 		if step.want == "" && !reflect.DeepEqual(v.Session, s) {
 			t.Errorf("%s: %+v, want %+v", step.why, v.Session, s)
@@ -142,9 +142,9 @@ func Idle(t *testing.T, open Open) {
 func Disable(t *testing.T, open Open) {
 	w := start(t, open)
 	token, s := w.login("ann")
-	e, err := w.m.Disable(t.Context(), w.tenant, "ann")
+	changed, err := w.m.Disable(t.Context(), w.tenant, "ann")
 	w.must("disable", err)
-	if e != (session.Epochs{SessionVersion: 1, PermissionEpoch: 1, Disabled: true}) || w.epochs("ann") != e {
+	if e := changed.Epochs; e != (session.Epochs{SessionVersion: 1, PermissionEpoch: 1, Disabled: true}) || w.epochs("ann") != e {
 		t.Errorf("disabled: %+v", e)
 	}
 	w.want("disabled", token, s, session.Disabled)
@@ -154,9 +154,9 @@ func Disable(t *testing.T, open Open) {
 	if _, err := w.m.LogoutAll(t.Context(), w.tenant, "ann", token); !errors.Is(err, session.ErrNotActive) {
 		t.Errorf("keeping a session while disabled: %v", err)
 	}
-	e, err = w.m.Enable(t.Context(), w.tenant, "ann")
+	changed, err = w.m.Enable(t.Context(), w.tenant, "ann")
 	w.must("enable", err)
-	if e != (session.Epochs{SessionVersion: 2, PermissionEpoch: 1}) || w.epochs("ann") != e {
+	if e := changed.Epochs; e != (session.Epochs{SessionVersion: 2, PermissionEpoch: 1}) || w.epochs("ann") != e {
 		t.Errorf("enabled: %+v", e)
 	}
 	w.want("from before", token, s, session.Epoch)
@@ -169,6 +169,49 @@ func Disable(t *testing.T, open Open) {
 	if _, _, err := w.create(session.CreateRequest{UserID: "nobody"}); !errors.Is(err, session.ErrUserDisabled) {
 		t.Errorf("first login while disabled: %v", err)
 	}
+}
+
+// Erase removes a user's sessions and what is kept beside them, and nothing comes back.
+func Erase(t *testing.T, open Open) {
+	w := start(t, open)
+	token, s, err := w.create(session.CreateRequest{UserID: "ann", Data: []byte(`1`)})
+	w.must("create", err)
+	for range 30 {
+		w.login("ann")
+	}
+	other, so := w.login("bob")
+	w.pass(slack)
+	for range 2 { // again is harmless
+		if _, err := w.m.Erase(t.Context(), w.tenant, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		w.want("erased", token, s, session.Unknown)
+		if v := w.verify(token, session.VerifyRequest{}); v.Active {
+			t.Errorf("a late use: %+v", v)
+		}
+		for why, err := range map[string]error{
+			"read data":  second(w.m.Data(t.Context(), w.tenant, s.Handle)),
+			"write data": second(w.m.SetData(t.Context(), w.tenant, s.Handle, 1, []byte(`2`))),
+			"by handle":  second(w.m.RevokeHandle(t.Context(), w.tenant, s.Handle)),
+		} {
+			if !errors.Is(err, session.ErrNotFound) {
+				t.Errorf("%s: %v", why, err)
+			}
+		}
+		w.cannot("erased", token)
+		if _, _, err := w.create(session.CreateRequest{UserID: "ann"}); !errors.Is(err, session.ErrUserDisabled) {
+			t.Errorf("login: %v", err)
+		}
+	}
+	if e := w.epochs("ann"); e != (session.Epochs{SessionVersion: 3, PermissionEpoch: 1, Disabled: true}) {
+		t.Errorf("epochs %+v", e)
+	}
+	w.want("another user", other, so, "")
+	_, err = w.m.Enable(t.Context(), w.tenant, "ann")
+	w.must("enable", err)
+	w.want("enabled again", token, s, session.Unknown)
+	back, sb := w.login("ann")
+	w.want("a new login", back, sb, "")
 }
 
 // Keep is the logout-all that leaves one session alive.
@@ -204,7 +247,7 @@ func Keep(t *testing.T, open Open) {
 	if _, err := w.m.LogoutAll(t.Context(), w.tenant, "ann", other); !errors.Is(err, session.ErrNotActive) {
 		t.Errorf("keeping the other: %v", err)
 	}
-	w.must("revoke", w.m.Revoke(t.Context(), w.tenant, kept))
+	w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, kept)))
 	if _, err := w.m.LogoutAll(t.Context(), w.tenant, "ann", kept); !errors.Is(err, session.ErrNotActive) {
 		t.Errorf("keeping a revoked one: %v", err)
 	}
@@ -230,7 +273,7 @@ func List(t *testing.T, open Open, n int) {
 	for i := range n {
 		token, s := w.login("ann")
 		if i%10 == 3 {
-			w.must("revoke", w.m.Revoke(t.Context(), w.tenant, token))
+			w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, token)))
 			continue
 		}
 		live = append(live, s.Handle)

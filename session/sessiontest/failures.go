@@ -17,8 +17,10 @@ func S1S2S3LateTouch(t *testing.T, open Open) {
 		end  func(token string, s session.Session) error
 		want session.Reason
 	}{
-		{"revoked", func(token string, _ session.Session) error { return w.m.Revoke(t.Context(), w.tenant, token) }, session.Revoked},
-		{"revoked by handle", func(_ string, s session.Session) error { return w.m.RevokeHandle(t.Context(), w.tenant, s.Handle) }, session.Revoked},
+		{"revoked", func(token string, _ session.Session) error { return second(w.m.Revoke(t.Context(), w.tenant, token)) }, session.Revoked},
+		{"revoked by handle", func(_ string, s session.Session) error {
+			return second(w.m.RevokeHandle(t.Context(), w.tenant, s.Handle))
+		}, session.Revoked},
 		{"logged out everywhere", func(string, session.Session) error {
 			_, err := w.m.LogoutAll(t.Context(), w.tenant, "ann", "")
 			return err
@@ -78,7 +80,7 @@ func S10ExpiredIsFiltered(t *testing.T, open Open) {
 	if _, err := w.m.LogoutAll(t.Context(), w.tenant, "ann", token); !errors.Is(err, session.ErrNotActive) {
 		t.Errorf("keeping an expired session: %v", err)
 	}
-	w.must("revoke", w.m.Revoke(t.Context(), w.tenant, token))
+	w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, token)))
 }
 
 // S22ForeignID is about a token that a client made up: it is not adopted.
@@ -93,13 +95,13 @@ func S22ForeignID(t *testing.T, open Open) {
 		if got := w.verify(token, session.VerifyRequest{}).Reason; got != session.Unknown {
 			t.Errorf("a made-up token is answered %q", got)
 		}
-		w.must("revoke", w.m.Revoke(t.Context(), w.tenant, token))
+		w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, token)))
 		if got := w.verify(token, session.VerifyRequest{}).Reason; got != session.Unknown {
 			t.Errorf("after its revocation it is answered %q", got)
 		}
 	}
 	for _, handle := range []string{"ses_" + tag + id, "ses_" + strings.Repeat("0", 44), "ses_", ""} {
-		if err := w.m.RevokeHandle(t.Context(), w.tenant, handle); !errors.Is(err, session.ErrNotFound) {
+		if err := second(w.m.RevokeHandle(t.Context(), w.tenant, handle)); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("revoke of %q: %v", handle, err)
 		}
 		if _, err := w.m.Get(t.Context(), w.tenant, handle); !errors.Is(err, session.ErrNotFound) {
@@ -168,8 +170,9 @@ func S30Epoch(t *testing.T, open Open) {
 func S31PermissionsStale(t *testing.T, open Open) {
 	w := start(t, open)
 	token, s := w.login("ann")
-	e, err := w.m.BumpPermissions(t.Context(), w.tenant, "ann")
+	bumped, err := w.m.BumpPermissions(t.Context(), w.tenant, "ann")
 	w.must("bump", err)
+	e := bumped.Epochs
 	if e != (session.Epochs{SessionVersion: 1, PermissionEpoch: 2}) || w.epochs("ann") != e {
 		t.Errorf("bumped: %+v", e)
 	}
@@ -197,7 +200,7 @@ func S32IDsAreNotReused(t *testing.T, open Open) {
 			t.Fatal("an id came twice")
 		}
 		seen[s.Handle], seen[token] = true, true
-		w.must("revoke", w.m.Revoke(t.Context(), w.tenant, token))
+		w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, token)))
 		w.want("logged out", token, s, session.Revoked)
 	}
 	u := userKey(w.tenant, "bob")
@@ -234,7 +237,7 @@ func S36SecretDecides(t *testing.T, open Open) {
 		if got := w.verify(forged, session.VerifyRequest{}).Reason; got != session.Unknown {
 			t.Errorf("%s: answered %q", why, got)
 		}
-		w.must("revoke", w.m.Revoke(t.Context(), w.tenant, forged))
+		w.must("revoke", second(w.m.Revoke(t.Context(), w.tenant, forged)))
 	}
 	if forge(s.Handle, own) != token {
 		t.Error("the forger cannot write tokens, so this shows nothing")
@@ -287,15 +290,15 @@ func S42TenantsNeverMeet(t *testing.T, open Open) {
 		if _, err := w.m.Get(t.Context(), other, s.Handle); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("get from %q: %v", other, err)
 		}
-		if err := w.m.RevokeHandle(t.Context(), other, s.Handle); !errors.Is(err, session.ErrNotFound) {
+		if err := second(w.m.RevokeHandle(t.Context(), other, s.Handle)); !errors.Is(err, session.ErrNotFound) {
 			t.Errorf("revoke by handle from %q: %v", other, err)
 		}
-		w.must("revoke", w.m.Revoke(t.Context(), other, token))
+		w.must("revoke", second(w.m.Revoke(t.Context(), other, token)))
 	}
-	for _, change := range []func() (session.Epochs, error){
-		func() (session.Epochs, error) { return w.m.LogoutAll(t.Context(), twin, "ann", "") },
-		func() (session.Epochs, error) { return w.m.BumpPermissions(t.Context(), twin, "ann") },
-		func() (session.Epochs, error) { return w.m.Disable(t.Context(), twin, "ann") },
+	for _, change := range []func() (session.Changed, error){
+		func() (session.Changed, error) { return w.m.LogoutAll(t.Context(), twin, "ann", "") },
+		func() (session.Changed, error) { return w.m.BumpPermissions(t.Context(), twin, "ann") },
+		func() (session.Changed, error) { return w.m.Disable(t.Context(), twin, "ann") },
 	} {
 		if _, err := change(); err != nil {
 			t.Error(err)

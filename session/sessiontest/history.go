@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,13 +34,13 @@ func History(t *testing.T, opens ...Open) {
 		}
 		steps := []func(*rapid.T){
 			h.create, h.create, h.verify, h.verify, h.verify, h.verify, h.verify, h.revoke, h.change, h.keep,
-			h.get, h.list, h.epochs, h.pass, h.pass,
+			h.get, h.list, h.epochs, h.pass, h.pass, h.rotate, h.rotate, h.readData, h.writeData,
 		}
 		for range 60 {
 			rapid.SampledFrom(steps).Draw(rt, "step")(rt)
 		}
 	})
-	for _, what := range []string{"create", "verify active", "verify unknown", "verify revoked", "verify epoch", "verify disabled", "verify expired", "verify idle_expired", "verify aal", "verify auth_age", "revoke", "keep", "list"} {
+	for _, what := range []string{"create", "verify active", "verify unknown", "verify revoked", "verify epoch", "verify disabled", "verify expired", "verify idle_expired", "verify aal", "verify auth_age", "verify rotated", "verify by the previous token", "revoke", "keep", "list", "rotate", "limit", "create within a limit", "read data", "write data"} {
 		if counts[what] == 0 {
 			t.Errorf("no history had a case of %q", what)
 		}
@@ -64,7 +65,7 @@ func userKey(tenant, user string) session.UserKey {
 func record(now time.Time, token string) session.Record {
 	at := now.UnixMilli()
 	return session.Record{
-		TokenHash: hash(token), IssuedAt: at, Absolute: at + absolute.Milliseconds(), Idle: idle.Milliseconds(),
+		TokenHash: hash(token), IssuedAt: at, Absolute: at + absolute.Milliseconds(), Idle: idleTime.Milliseconds(),
 		Seen: at, AAL: 2, AMR: []string{"pwd"}, AuthAt: at,
 	}
 }
@@ -79,6 +80,7 @@ type history struct {
 	users    map[session.UserKey]*userFacts
 	sessions []*sessionFacts
 	counts   map[string]int
+	tokens   int // how many were made, or data written
 }
 
 type userFacts struct{ session.Epochs }
@@ -86,12 +88,23 @@ type userFacts struct{ session.Epochs }
 type sessionFacts struct {
 	user     session.UserKey
 	id       string
-	hash     []byte
+	level          // of the token
+	previous level // of the one before
+	grace    time.Time
 	ended    bool // for good
+	doubted  bool // it may have been ended as idle
 	made     time.Time
 	lastUse  time.Time // the latest that was answered with active
 	pe       int64
 	seenLast time.Time
+	session.Data
+}
+
+// A level is a token and what it stands for.
+type level struct {
+	hash   []byte
+	aal    int
+	authAt time.Time
 }
 
 func (s *sessionFacts) key() session.Key {
@@ -143,7 +156,7 @@ func (h *history) live(s *sessionFacts) (must, may bool) {
 	if s.ended || h.users[s.user].Disabled || !h.now.Before(s.made.Add(absolute)) {
 		return false, false
 	}
-	return h.now.Before(s.lastUse.Add(idle)), h.now.Before(s.lastUse.Add(idle + slack))
+	return !s.doubted && h.now.Before(s.lastUse.Add(idleTime)), h.now.Before(s.lastUse.Add(idleTime + slack))
 }
 
 func (h *history) check(what string, s *sessionFacts, active bool) {
@@ -160,11 +173,16 @@ func (h *history) pass(t *rapid.T) {
 func (h *history) create(t *rapid.T) {
 	u := h.user(t)
 	facts := h.users[u]
-	name := fmt.Sprint(u, len(h.sessions))
+	h.tokens++
+	name := fmt.Sprint(u, h.tokens)
 	op := session.CreateOp{User: u, ID: id(name), Record: record(h.now, name)}
 	if rapid.Bool().Draw(t, "expects") {
 		expected := facts.SessionVersion - rapid.Int64Range(0, 1).Draw(t, "behind")
 		op.ExpectedVersion = &expected
+	}
+	op.MaxSessions = rapid.SampledFrom([]int{0, 0, 0, 1, 2, 3}).Draw(t, "limit")
+	if rapid.Bool().Draw(t, "with data") {
+		op.Data = []byte(`1`)
 	}
 	got := ask(h, "create", func(s session.Store) (answer[session.Session], error) {
 		made, outcome, err := s.Create(h.test.Context(), op)
@@ -177,6 +195,9 @@ func (h *history) create(t *rapid.T) {
 	case op.ExpectedVersion != nil && *op.ExpectedVersion != facts.SessionVersion:
 		want = session.RefusedVersion
 	}
+	if want == session.Done && op.MaxSessions > 0 {
+		want = h.limited(u, op.MaxSessions, got.outcome)
+	}
 	if got.outcome != want {
 		h.Fatalf("create: outcome %d, want %d", got.outcome, want)
 	}
@@ -187,7 +208,41 @@ func (h *history) create(t *rapid.T) {
 		h.Fatalf("create: %+v for %+v", got.value, facts)
 	}
 	h.counts["create"]++
-	h.sessions = append(h.sessions, &sessionFacts{user: u, id: op.ID, hash: op.Record.TokenHash, made: h.now, lastUse: h.now, seenLast: h.now, pe: facts.PermissionEpoch})
+	made := &sessionFacts{
+		user: u, id: op.ID, level: level{op.Record.TokenHash, 2, h.now}, made: h.now, lastUse: h.now, seenLast: h.now, pe: facts.PermissionEpoch,
+	}
+	if op.Data != nil {
+		made.Data = session.Data{Value: op.Data, Version: 1}
+	}
+	h.sessions = append(h.sessions, made)
+}
+
+// limited says how a login with a limit must be answered; got counts where the
+// store may know fewer uses than were made.
+func (h *history) limited(u session.UserKey, limit int, got session.Outcome) session.Outcome {
+	must, may := 0, 0
+	for _, s := range h.sessions {
+		if s.user != u {
+			continue
+		}
+		sure, possible := h.live(s)
+		if sure {
+			must++
+		}
+		if possible {
+			may++
+		}
+		s.doubted = s.doubted || got == session.Done && !sure
+	}
+	switch {
+	case must >= limit:
+		h.counts["limit"]++
+		return session.RefusedLimit
+	case may < limit:
+		h.counts["create within a limit"]++
+		return session.Done
+	}
+	return got
 }
 
 func (h *history) verify(t *rapid.T) {
@@ -196,7 +251,14 @@ func (h *history) verify(t *rapid.T) {
 		return
 	}
 	op := session.VerifyOp{Key: s.key(), TokenHash: h.hash(t, s), Now: h.now}
-	wrong := !reflect.DeepEqual(op.TokenHash, s.hash)
+	as, wrong := s.level, false
+	previous := s.previous.hash != nil && reflect.DeepEqual(op.TokenHash, s.previous.hash)
+	switch {
+	case previous:
+		as = s.previous
+	case !reflect.DeepEqual(op.TokenHash, s.hash):
+		wrong = true
+	}
 	op.NoTouch = rapid.Bool().Draw(t, "no touch")
 	op.MinAAL = rapid.SampledFrom([]int{0, 0, 0, 2, 3}).Draw(t, "aal")
 	op.MaxAuthAge = rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "age")
@@ -214,13 +276,14 @@ func (h *history) verify(t *rapid.T) {
 	} else {
 		h.counts["verify "+string(v.Reason)]++
 	}
-	if wrong {
-		if v.Reason != session.Unknown {
-			h.Fatalf("verify by who has not the token: %+v", v)
-		}
+	if wrong || previous && !h.now.Before(s.grace) {
+		h.wrongToken(v, wrong)
 		return
 	}
-	demanded := op.MinAAL == 3 || op.MaxAuthAge > 0 && h.now.Sub(s.made) > op.MaxAuthAge
+	if v.OldToken != previous {
+		h.Fatalf("verify: old token %v, want %v", v.OldToken, previous)
+	}
+	demanded := op.MinAAL > as.aal || op.MaxAuthAge > 0 && h.now.Sub(as.authAt) > op.MaxAuthAge
 	if demanded && v.Active {
 		h.Fatalf("verify: active against the demand %+v", op.VerifyRequest)
 	}
@@ -228,11 +291,14 @@ func (h *history) verify(t *rapid.T) {
 	if !v.Active {
 		return
 	}
+	if previous {
+		h.counts["verify by the previous token"]++
+	}
 	if !op.NoTouch && h.now.After(s.lastUse) {
 		s.lastUse = h.now
 	}
 	seen := v.Session.LastSeenAt
-	if !v.Session.ExpiresAt.Equal(s.made.Add(absolute)) || seen.Before(s.seenLast) || seen.After(s.lastUse) {
+	if !v.Session.ExpiresAt.Equal(s.made.Add(absolute)) || seen.Before(s.seenLast) || seen.After(s.lastUse) || v.Session.AAL != as.aal {
 		h.Fatalf("verify: %+v of %+v", v.Session, s)
 	}
 	s.seenLast = seen
@@ -241,9 +307,20 @@ func (h *history) verify(t *rapid.T) {
 	}
 }
 
+// wrongToken checks the verdict for who has not the token, or had it once.
+func (h *history) wrongToken(v session.Verdict, never bool) {
+	want := session.Rotated
+	if never {
+		want = session.Unknown
+	}
+	if v.Reason != want || v.OldToken == never {
+		h.Fatalf("verify by who has not the token: %+v, want %q", v, want)
+	}
+}
+
 // hash is mostly the session's own.
 func (h *history) hash(t *rapid.T, s *sessionFacts) []byte {
-	return rapid.SampledFrom([][]byte{s.hash, s.hash, s.hash, s.hash, hash("forged"), nil, {}}).Draw(t, "hash")
+	return rapid.SampledFrom([][]byte{s.hash, s.hash, s.hash, s.hash, s.previous.hash, s.previous.hash, hash("forged"), nil, {}}).Draw(t, "hash")
 }
 
 func (h *history) otherTenant(s *sessionFacts) string {
@@ -265,10 +342,14 @@ func (h *history) revoke(t *rapid.T) {
 		op.Tenant = h.otherTenant(s)
 	}
 	want := session.Done
-	if op.Tenant != s.user.Tenant || op.TokenHash != nil && !reflect.DeepEqual(op.TokenHash, s.hash) {
+	known := op.TokenHash == nil || reflect.DeepEqual(op.TokenHash, s.hash) || reflect.DeepEqual(op.TokenHash, s.previous.hash)
+	if op.Tenant != s.user.Tenant || !known {
 		want = session.RefusedUnknown
 	}
-	if got := ask(h, "revoke", func(store session.Store) (session.Outcome, error) { return store.Revoke(h.test.Context(), op) }); got != want {
+	if got := ask(h, "revoke", func(store session.Store) (session.Outcome, error) {
+		_, outcome, err := store.Revoke(h.test.Context(), op)
+		return outcome, err
+	}); got != want {
 		h.Fatalf("revoke: outcome %d, want %d", got, want)
 	}
 	h.counts["revoke"]++
@@ -277,8 +358,8 @@ func (h *history) revoke(t *rapid.T) {
 
 func (h *history) changeUser(op session.ChangeOp) session.Outcome {
 	got := ask(h, "change", func(store session.Store) (answer[session.Epochs], error) {
-		e, outcome, err := store.Change(h.test.Context(), op)
-		return answer[session.Epochs]{e, outcome}, err
+		c, outcome, err := store.Change(h.test.Context(), op)
+		return answer[session.Epochs]{c.Epochs, outcome}, err
 	})
 	if facts := h.users[op.User]; got.outcome == session.Done && got.value != facts.Epochs {
 		h.Fatalf("change %d: %+v, want %+v", op.Kind, got.value, facts.Epochs)
@@ -289,7 +370,7 @@ func (h *history) changeUser(op session.ChangeOp) session.Outcome {
 func (h *history) change(t *rapid.T) {
 	op := session.ChangeOp{User: h.user(t), Now: h.now}
 	op.Kind = rapid.SampledFrom([]session.ChangeKind{
-		session.BumpPermissions, session.BumpPermissions, session.LogoutAll, session.Disable, session.Enable, session.Enable,
+		session.BumpPermissions, session.BumpPermissions, session.LogoutAll, session.Disable, session.Enable, session.Enable, session.Erase,
 	}).Draw(t, "kind")
 	facts := h.users[op.User]
 	switch op.Kind {
@@ -302,6 +383,10 @@ func (h *history) change(t *rapid.T) {
 	case session.Enable:
 		facts.Disabled = false
 		facts.SessionVersion++
+	case session.Erase:
+		facts.Disabled = true
+		facts.SessionVersion++
+		h.sessions = slices.DeleteFunc(h.sessions, func(s *sessionFacts) bool { return s.user == op.User })
 	}
 	if op.Kind != session.BumpPermissions {
 		h.endAll(op.User, nil)

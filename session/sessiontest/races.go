@@ -160,7 +160,7 @@ func KeepAgainstRevoke(t *testing.T, open Open) {
 		}
 		revoke := func() {
 			defer close(revoked)
-			if err := w.m.Revoke(t.Context(), w.tenant, token); err != nil {
+			if err := second(w.m.Revoke(t.Context(), w.tenant, token)); err != nil {
 				t.Error(err)
 			}
 		}

@@ -1,0 +1,185 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coordsvc/coordsvc/keytype"
+)
+
+// tenantIdle is for how long after its last request a tenant's epoch is read again in the background.
+const tenantIdle = time.Minute
+
+// errTenants says that the manager was made without Tenants.
+var errTenants = errors.New("session: the manager was made without Tenants")
+
+// TenantsOptions of Tenants; the zero value works.
+type TenantsOptions struct {
+	Fresh time.Duration    // F, 10 s: no longer than that an epoch counts after it was read
+	Now   func() time.Time // time.Now where nil
+}
+
+// Tenants knows the epoch of each tenant: a session that was made under a smaller one
+// is dead. So a whole tenant is logged out by one write. An epoch is read again when
+// it is half of Fresh old, and where that fails for all of Fresh the manager answers
+// with the failure: no verify that starts Fresh after the write is active.
+//
+// A session carries the epoch that its node knew. One that was made within Fresh of
+// the write may therefore be dead from its beginning, and none lives by mistake.
+type Tenants struct {
+	store interface {
+		TenantEpoch(ctx context.Context, tenant string) (int64, error)
+		RaiseTenantEpoch(ctx context.Context, tenant string) (int64, error)
+	}
+	fresh time.Duration
+	now   func() time.Time
+
+	mu    sync.Mutex
+	known map[string]*tenantEpoch // guarded by mu
+}
+
+// A tenantEpoch is what is known of one tenant. Its fields are guarded by the mutex of Tenants, but reading.
+type tenantEpoch struct {
+	epoch   int64
+	read    time.Time  // when the read began, zero before the first
+	used    time.Time  // when it was last asked for
+	reading sync.Mutex // held by the one who reads
+}
+
+// NewTenants makes them over the store.
+func NewTenants(store Store, opts TenantsOptions) *Tenants {
+	t := &Tenants{store: store, fresh: orDefault(opts.Fresh, 10*time.Second), now: opts.Now, known: map[string]*tenantEpoch{}}
+	if t.now == nil {
+		t.now = time.Now
+	}
+	return t
+}
+
+// LogoutTenant ends every session of the tenant, at the latest Fresh from now.
+func (m *Manager) LogoutTenant(ctx context.Context, tenant string) (Propagation, error) {
+	if m.opts.Tenants == nil {
+		return Propagation{}, errTenants
+	}
+	if err := keytype.CheckID("tenant", tenant); err != nil {
+		return Propagation{}, err
+	}
+	epoch, err := m.opts.Tenants.store.RaiseTenantEpoch(ctx, tenant)
+	if err != nil {
+		return Propagation{}, err
+	}
+	m.opts.Tenants.learn(tenant, epoch)
+	return Propagation{EffectiveBy: m.clock().Add(m.opts.Tenants.fresh)}, nil
+}
+
+// Poll reads the epochs of the tenants in use again before a request has to wait for
+// that, until ctx ends. A read that fails is tried again.
+func (t *Tenants) Poll(ctx context.Context) {
+	tick := time.NewTicker(t.fresh / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, tenant := range t.due() {
+			_ = t.refresh(ctx, tenant, t.fresh/4, false) // whoever asks while it fails is told
+		}
+	}
+}
+
+// due names the tenants in use, and forgets the others once nothing counts that is known of them.
+func (t *Tenants) due() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	maps.DeleteFunc(t.known, func(_ string, e *tenantEpoch) bool { return now.Sub(e.used) >= max(tenantIdle, t.fresh) })
+	return slices.Collect(maps.Keys(t.known))
+}
+
+// epoch is what sessions are held against; nil Tenants hold them against nothing.
+func (t *Tenants) epoch(ctx context.Context, tenant string) (int64, error) {
+	if t == nil {
+		return 0, nil
+	}
+	epoch, age := t.look(tenant)
+	if age < t.fresh/2 {
+		return epoch, nil
+	}
+	if age < t.fresh { // it still counts: one of those who ask reads, and not for long
+		short, cancel := context.WithTimeout(ctx, t.fresh/20)
+		defer cancel()
+		_ = t.refresh(short, tenant, t.fresh/2, false)
+		epoch, _ = t.look(tenant)
+		return epoch, nil
+	}
+	if err := t.refresh(ctx, tenant, t.fresh/2, true); err != nil {
+		return 0, fmt.Errorf("read tenant epoch: %w", err)
+	}
+	epoch, _ = t.look(tenant)
+	return epoch, nil
+}
+
+// look says what is known and how old that is.
+func (t *Tenants) look(tenant string) (epoch int64, age time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, now := t.entry(tenant), t.now()
+	e.used = now
+	if e.read.IsZero() {
+		return 0, t.fresh
+	}
+	return e.epoch, now.Sub(e.read)
+}
+
+func (t *Tenants) entry(tenant string) *tenantEpoch {
+	e := t.known[tenant]
+	if e == nil {
+		e = &tenantEpoch{used: t.now()}
+		t.known[tenant] = e
+	}
+	return e
+}
+
+// refresh reads the epoch if it is older than that. Of those who want to one reads,
+// and the others wait for it or go on.
+func (t *Tenants) refresh(ctx context.Context, tenant string, older time.Duration, wait bool) error {
+	t.mu.Lock()
+	e := t.entry(tenant)
+	t.mu.Unlock()
+	if !wait && !e.reading.TryLock() {
+		return nil
+	}
+	if wait {
+		e.reading.Lock()
+	}
+	defer e.reading.Unlock()
+	began := t.now()
+	t.mu.Lock()
+	young := !e.read.IsZero() && began.Sub(e.read) < older
+	t.mu.Unlock()
+	if young {
+		return nil
+	}
+	epoch, err := t.store.TenantEpoch(ctx, tenant)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.epoch, e.read = max(e.epoch, epoch), began
+	return nil
+}
+
+// learn keeps an epoch that this node raised. It grants no freshness.
+func (t *Tenants) learn(tenant string, epoch int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entry(tenant)
+	e.epoch = max(e.epoch, epoch)
+}

@@ -1,0 +1,127 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/keytype"
+)
+
+// A failing store reads tenants' epochs while it is up, and counts that.
+type failing struct {
+	Store
+	down  atomic.Bool
+	reads atomic.Int64
+}
+
+func (f *failing) TenantEpoch(ctx context.Context, tenant string) (int64, error) {
+	f.reads.Add(1)
+	if f.down.Load() {
+		return 0, keytype.ErrUnavailable
+	}
+	return f.Store.TenantEpoch(ctx, tenant)
+}
+
+func newFailing() *failing { return &failing{Store: NewLocal(kv.NewMemory(kv.MemoryOptions{}))} }
+
+// S17: what is known of a tenant counts for F, then verify fails closed.
+func TestS17TenantEpochFailsClosed(t *testing.T) {
+	store, now := newFailing(), time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	clock := func() time.Time { return now }
+	m := New(store, Options{RouteKey: make([]byte, 32), Now: clock, Tenants: NewTenants(store, TenantsOptions{Now: clock})})
+	token, _, err := m.Create(t.Context(), "acme", CreateRequest{UserID: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify := func(why string, want error) {
+		t.Helper()
+		v, err := m.Verify(t.Context(), "acme", token.Reveal(), VerifyRequest{})
+		if !errors.Is(err, want) || (err == nil) != v.Active {
+			t.Errorf("%s: %+v %v", why, v, err)
+		}
+	}
+	verify("read", nil)
+	store.down.Store(true)
+	for _, step := range []struct {
+		why  string
+		pass time.Duration
+		want error
+	}{
+		{"young", 5*time.Second - time.Millisecond, nil},
+		{"to be read again, still good", time.Millisecond, nil},
+		{"the last moment", 5*time.Second - time.Millisecond, nil},
+		{"too old", time.Millisecond, keytype.ErrUnavailable},
+	} {
+		now = now.Add(step.pass)
+		verify(step.why, step.want)
+	}
+	for why, err := range map[string]error{
+		"create": func() error {
+			_, _, err := m.Create(t.Context(), "acme", CreateRequest{UserID: "ann"})
+			return err
+		}(),
+		"never read": func() error {
+			_, err := m.Epochs(t.Context(), "bolt", "ann")
+			_, listErr := m.List(t.Context(), "bolt", "ann", "", 0)
+			return errors.Join(err, listErr)
+		}(),
+	} {
+		if !errors.Is(err, keytype.ErrUnavailable) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	store.down.Store(false)
+	verify("back", nil)
+}
+
+// The epochs of tenants in use are read in the background, and no request reads one.
+func TestPollReadsBeforeARequestMust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFailing()
+		tenants := NewTenants(store, TenantsOptions{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go tenants.Poll(ctx)
+		ask := func() int64 {
+			before := store.reads.Load()
+			if _, err := tenants.epoch(ctx, "acme"); err != nil {
+				t.Error(err)
+			}
+			return store.reads.Load() - before
+		}
+		if ask() != 1 {
+			t.Error("the first request did not read")
+		}
+		for range 50 {
+			time.Sleep(1100 * time.Millisecond)
+			synctest.Wait()
+			if ask() != 0 {
+				t.Error("a request read")
+			}
+		}
+		if reads := store.reads.Load(); reads < 11 || reads > 24 {
+			t.Errorf("%d reads in 55 s", reads)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		before := store.reads.Load()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if store.reads.Load() != before {
+			t.Error("a tenant that nobody uses is read")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestLogoutTenantNeedsTenants(t *testing.T) {
+	m := New(newFailing(), Options{RouteKey: make([]byte, 32)})
+	if _, err := m.LogoutTenant(t.Context(), "acme"); !errors.Is(err, errTenants) {
+		t.Errorf("without Tenants: %v", err)
+	}
+}
