@@ -33,13 +33,13 @@ func BenchmarkCheck(b *testing.B) {
 
 func BenchmarkNext(b *testing.B) {
 	rule := ratelimit.Rule{Algorithm: ratelimit.TokenBucket, Count: 10, Per: 1_000_000, Burst: 20}
-	state, _, err := rule.Next(nil, 2_000_000_000_000_000, 10)
+	state, _, err := rule.Next(nil, 2_000_000_000_000_000, 10, "")
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := rule.Next(state.Packed, 2_000_000_000_100_000, 1); err != nil {
+		if _, _, err := rule.Next(state.Packed, 2_000_000_000_100_000, 1, ""); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,10 +14,10 @@ func Example() {
 		Name: "search", Posture: ratelimit.Local, Stage: ratelimit.Enforce,
 		Limits: []ratelimit.Limit{{
 			Name: "user", Key: []string{"tenant", "user"}, Algorithm: ratelimit.TokenBucket,
-			Rate: ratelimit.Rate{Count: 10, Per: time.Second}, Burst: 20,
+			Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 10, Per: time.Second}, Burst: 20},
 		}, {
 			Name: "tenant", Key: []string{"tenant"}, Algorithm: ratelimit.TokenBucket,
-			Rate: ratelimit.Rate{Count: 1000, Per: time.Minute}, Burst: 25,
+			Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 1000, Per: time.Minute}, Burst: 25},
 		}},
 	}
 	now := time.Now() // stands still here, so that the output does not depend on it
@@ -50,4 +50,34 @@ func Example() {
 	// bob true  0s
 	//   user: 8 of 20 left, full in 1.2s
 	//   tenant: 1 of 25 left, full in 1.44s
+}
+
+func ExampleLimiter_Release() {
+	policy := ratelimit.Policy{
+		Name: "exports", Posture: ratelimit.FailClosed, Stage: ratelimit.Enforce,
+		Limits: []ratelimit.Limit{{
+			Name: "tenant", Key: []string{"tenant"}, Algorithm: ratelimit.Concurrency,
+			Numbers: ratelimit.Numbers{Slots: 1, SlotTTL: 5 * time.Minute},
+		}},
+	}
+	store := ratelimit.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, shop := context.Background(), map[string]string{"tenant": "big-shop"}
+	request := ratelimit.Request{Policy: "exports", Descriptors: shop, Cost: 1}
+	first, _ := limits.Check(ctx, "acme", request)
+	second, _ := limits.Check(ctx, "acme", request)
+	fmt.Println("first:", first.Allowed, "second:", second.Allowed, "by", second.Limiting)
+	if err := limits.Release(ctx, "acme", "exports", shop, first.SlotID); err != nil {
+		fmt.Println(err)
+		return
+	}
+	third, _ := limits.Check(ctx, "acme", request)
+	fmt.Println("after the release:", third.Allowed)
+	// Output:
+	// first: true second: false by tenant
+	// after the release: true
 }

@@ -21,32 +21,65 @@ func (l *LocalStore) Take(ctx context.Context, t Take) (Outcome, error) {
 	if t.Peek {
 		run = l.kv.View
 	}
-	var out Outcome
-	err := run(ctx, func(tx kv.Tx) (err error) {
-		out, err = t.in(tx)
-		return err
-	})
+	out, err := decideIn(ctx, run, t.Record, t.Buckets, t.Decide)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("take from buckets: %w", err)
 	}
-	out.Source = Memory
 	return out, nil
 }
 
-func (t Take) in(tx kv.Tx) (Outcome, error) {
-	kind := keytype.RateBucket.Bucket()
-	packed := make([][]byte, len(t.Buckets))
-	for i, b := range t.Buckets {
-		packed[i] = tx.Get(kind, b.Key)
-	}
-	next, out, err := t.Decide(packed)
+// Give implements Store.
+func (l *LocalStore) Give(ctx context.Context, g Give) (Outcome, error) {
+	out, err := decideIn(ctx, l.kv.Update, g.Record, g.Buckets, g.Decide)
 	if err != nil {
-		return Outcome{}, fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)
-	}
-	for i, state := range next {
-		if state.Packed != nil {
-			tx.Put(kind, t.Buckets[i].Key, state.Packed, time.UnixMilli(ceilDiv(state.Full, 1000)))
-		}
+		return Outcome{}, fmt.Errorf("give to buckets: %w", err)
 	}
 	return out, nil
+}
+
+// Forget implements Store.
+func (l *LocalStore) Forget(ctx context.Context, buckets []Bucket) error {
+	err := l.kv.Update(ctx, func(tx kv.Tx) error {
+		for _, b := range buckets {
+			tx.Delete(b.Type().Bucket(), b.Key)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("forget buckets: %w", err)
+	}
+	return nil
+}
+
+// decideIn runs a decision in one transaction.
+func decideIn(ctx context.Context, run func(context.Context, func(kv.Tx) error) error, record string, buckets []Bucket,
+	decide func(Stored) (Next, Outcome, error),
+) (out Outcome, err error) {
+	err = run(ctx, func(tx kv.Tx) (err error) {
+		stored := Stored{Packed: make([][]byte, len(buckets))}
+		if record != "" {
+			stored.Record = tx.Get(keytype.ChargeRequest.Bucket(), record)
+		}
+		for i, b := range buckets {
+			stored.Packed[i] = tx.Get(b.Type().Bucket(), b.Key)
+		}
+		next, decided, err := decide(stored)
+		if err != nil {
+			return fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)
+		}
+		for i, state := range next.States {
+			put(tx, buckets[i].Type().Bucket(), buckets[i].Key, state)
+		}
+		put(tx, keytype.ChargeRequest.Bucket(), record, next.Record)
+		out = decided
+		return nil
+	})
+	out.Source = Memory
+	return out, err
+}
+
+func put(tx kv.Tx, kind, key string, s State) {
+	if s.Packed != nil {
+		tx.Put(kind, key, s.Packed, time.UnixMilli(ceilDiv(s.Full, 1000)))
+	}
 }

@@ -12,23 +12,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
 )
-
-// Posture says what a policy answers while its store is unreachable.
-type Posture string
-
-// The postures.
-const (
-	FailOpen   Posture = "fail_open"
-	FailClosed Posture = "fail_closed"
-	Local      Posture = "local"
-)
-
-// Enforce is the stage of a policy whose refusals count.
-const Enforce = "enforce"
 
 // Source names what decided.
 type Source string
@@ -36,50 +24,13 @@ type Source string
 // Memory is this process's own store.
 const Memory Source = "memory"
 
-// Algorithm names how a limit counts.
-type Algorithm string
-
-// TokenBucket refills at a constant rate up to a burst. Whatever the callers do,
-// at most burst + rate·t units pass within any time t: with 17 per 30 s and a
-// burst of 17 that is up to 34 within 30 s, 17 at once and 17 as they come back.
-const TokenBucket Algorithm = "token_bucket"
-
-// A Rate is Count units per Per.
-type Rate struct {
-	Count int64         // 1 to 10^9
-	Per   time.Duration // 1 ms to 366 days, in whole microseconds
-}
-
-// A Limit is one rule of a policy.
-//
-// Every rate in its range is counted exactly, without floating point and
-// without rounding from one request to the next. One bound ties Burst to Rate: an
-// empty bucket must be full again within 36,600 days, so that its state fits
-// integers of 53 bits, which is all that a script inside a store may have. A rate
-// of 1 per 365 days allows a burst of 100.
-type Limit struct {
-	Name      string   // a-z, 0-9 and -, unique within the policy
-	Key       []string // the descriptors that tell buckets apart, 1 to 16; a request must have them all
-	Algorithm Algorithm
-	Rate      Rate
-	Burst     int64 // units that pass at once from full, 1 to 10^9
-}
-
-// A Policy is a named set of limits that must all allow.
-type Policy struct {
-	Name    string // a-z, 0-9 and -, unique
-	Posture Posture
-	Stage   string // Enforce
-	Limits  []Limit
-}
-
 // DefaultPolicy is what the service enforces where nobody wrote a policy.
 func DefaultPolicy() Policy {
 	return Policy{
 		Name: "default", Posture: Local, Stage: Enforce,
 		Limits: []Limit{{
 			Name: "user", Key: []string{"tenant", "user"}, Algorithm: TokenBucket,
-			Rate: Rate{Count: 10, Per: time.Second}, Burst: 20,
+			Numbers: Numbers{Rate: Rate{Count: 10, Per: time.Second}, Burst: 20},
 		}},
 	}
 }
@@ -95,31 +46,46 @@ type Request struct {
 	Policy      string
 	Descriptors map[string]string // what no limit's key names is ignored
 	Cost        int64             // 1 to MaxCost
+	// RequestID makes a repetition exact, for ten minutes: the same policy,
+	// descriptors and id are the same request, whatever its cost, and once it passed
+	// it takes nothing more. "" = none. Check and Refund count their ids apart.
+	RequestID string
 }
 
 // A LimitState is what one limit said. Its durations are rounded up to whole milliseconds.
 type LimitState struct {
 	Name      string
 	Algorithm Algorithm
-	Limit     int64         // the burst
+	Limit     int64         // the capacity: units that pass at once from full
 	Remaining int64         // whole units left after the call, which took nothing if it was refused or a Peek
 	Reset     time.Duration // until the limit is full again
-	Window    time.Duration // the time in which the burst refills
+	Window    time.Duration // the time in which the capacity comes back
 }
 
 // A Decision is the answer of Check and Peek.
 type Decision struct {
 	Allowed    bool
 	Policy     string
-	Stage      string
-	Limiting   string        // the refusing limit with the longest wait, "" where allowed
+	Stage      Stage
+	Limiting   string        // the refusing limit with the longest wait, also where the stage lets its refusal not count; else ""
 	RetryAfter time.Duration // until the same request passes if no other comes, in whole milliseconds; 0 where allowed
-	Limits     []LimitState
-	Source     Source
+	Delay      time.Duration // how long to wait before going on, in whole milliseconds: the longest of the leaky buckets
+	SlotID     string        // what to release where a limit hands out slots, else ""
+	OverBy     int64         // with stage Warn: by how many percent of the Limiting limit the request was over, rounded up
+	// EnforceFrom is the date of a policy with stage Warn, where the request was over.
+	EnforceFrom time.Time
+	Limits      []LimitState
+	Source      Source
+	// Degraded says that the store did not decide but the policy's posture, for DegradedReason.
+	Degraded       bool
+	DegradedReason string // that of a FaultError
 }
 
 // ErrUnknownPolicy is returned for a policy that is not loaded.
 var ErrUnknownPolicy = errors.New("ratelimit: unknown policy")
+
+// ErrNoSlots is returned by Release for a policy that hands out no slots.
+var ErrNoSlots = errors.New("ratelimit: the policy has no limit with slots")
 
 // A CostError refuses a cost that could never pass.
 type CostError struct {
@@ -134,12 +100,15 @@ func (e *CostError) Error() string {
 // A Store keeps the state of buckets: one small packed string each, which the
 // bucket's Rule reads and writes.
 //
-// Take reads the states, decides as [Take.Decide] does and stores what that
-// hands out, in one atomic step: no other Take sees some of its buckets charged
-// and others not. A state that is absent or past its expiry means a full bucket,
-// so a store may drop it then. It may also lose one before: that grants one fresh
-// burst. A store with a clock of its own decides by that clock and not by
-// Take.Now.
+// Take and Give read the states, decide as [Take.Decide] and [Give.Decide] do and
+// store what those hand out, in one atomic step: no other call sees some of the
+// buckets changed and others not. A store whose buckets lie apart may take tag by
+// tag and give back when a later one refuses. A state that is absent or past its
+// expiry means a full bucket, so a store may drop it then. It may also lose one
+// before: that grants one fresh burst. A store with a clock of its own decides by
+// that clock and not by Take.Now.
+//
+// Forget makes buckets full and frees their slots.
 //
 // A refusal is an Outcome. A fault is an error that wraps
 // [keytype.ErrUnavailable] (nothing was charged) or
@@ -147,17 +116,31 @@ func (e *CostError) Error() string {
 // context's own error.
 type Store interface {
 	Take(ctx context.Context, t Take) (Outcome, error)
+	Give(ctx context.Context, g Give) (Outcome, error)
+	Forget(ctx context.Context, buckets []Bucket) error
 }
 
 // Options of a limiter; the zero value works.
 type Options struct {
 	Now func() time.Time // nil = a clock that starts at time.Now and never steps
+	// Fallback decides for policies with posture Local while the store fails. Where it
+	// is nil the store cannot fail apart from this process: its faults are errors
+	// whatever the posture.
+	Fallback Store
+	Bypassed func(reason string) // called for every answer under a posture
 }
 
 // A Limiter finds the policy and asks its store.
 type Limiter struct {
 	store    Store
+	fallback Store
+	bypassed func(reason string)
 	now      func() time.Time
+	loaded   atomic.Pointer[set]
+}
+
+// A set is the policies that are loaded together.
+type set struct {
 	policies map[string]*policy
 	version  string
 }
@@ -165,16 +148,33 @@ type Limiter struct {
 // New makes a limiter over the store with a set of policies. Its error names
 // everything that is wrong with them, one mistake a line.
 func New(store Store, policies []Policy, opts Options) (*Limiter, error) {
-	compiled, err := compile(policies)
-	if err != nil {
-		return nil, err
+	l := &Limiter{store: store, fallback: opts.Fallback, bypassed: opts.Bypassed, now: opts.Now}
+	if l.bypassed == nil {
+		l.bypassed = func(string) {}
 	}
-	l := &Limiter{store: store, now: opts.Now, policies: compiled}
 	if l.now == nil {
 		l.now = steadyClock()
 	}
-	l.version, err = version(l.Policies())
-	return l, err
+	if err := l.Replace(policies); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Replace loads another set of policies, all at once: every decision is by the set
+// before or by the new one. What was used stays used where a limit keeps its name
+// and key. Its error is that of New, and leaves the set before.
+func (l *Limiter) Replace(policies []Policy) error {
+	compiled, err := compile(policies)
+	if err != nil {
+		return err
+	}
+	next := &set{policies: compiled}
+	if next.version, err = version(next.all()); err != nil {
+		return err
+	}
+	l.loaded.Store(next)
+	return nil
 }
 
 // steadyClock reads the wall clock once and counts on from there: when somebody
@@ -184,61 +184,33 @@ func steadyClock() func() time.Time {
 	return func() time.Time { return start.Add(time.Since(start)) }
 }
 
-// Check takes the cost from every limit of the policy, or from none. A refusal is
-// a Decision. Errors: ErrUnknownPolicy; *CostError, whatever the state of the
-// limits; *keytype.ValueError, also for a descriptor that a limit needs and the
-// request lacks; and the faults of a [Store].
-func (l *Limiter) Check(ctx context.Context, tenant string, req Request) (Decision, error) {
-	return l.decide(ctx, tenant, req, false)
+// Policies returns the loaded policies, by name, and the version of the set.
+func (l *Limiter) Policies() (policies []Policy, version string) {
+	loaded := l.loaded.Load()
+	return loaded.all(), loaded.version
 }
 
-// Peek decides as Check would, and takes nothing.
-func (l *Limiter) Peek(ctx context.Context, tenant string, req Request) (Decision, error) {
-	return l.decide(ctx, tenant, req, true)
-}
-
-// Policies returns the loaded policies, by name.
-func (l *Limiter) Policies() []Policy {
-	all := make([]Policy, 0, len(l.policies))
-	for _, p := range l.policies {
+func (s *set) all() []Policy {
+	all := make([]Policy, 0, len(s.policies))
+	for _, p := range s.policies {
 		all = append(all, p.clone())
 	}
 	slices.SortFunc(all, func(a, b Policy) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
-// Policy finds a loaded policy: ErrUnknownPolicy.
-func (l *Limiter) Policy(name string) (Policy, error) {
-	p, ok := l.policies[name]
+// Policy finds a loaded policy, and tells the version of the set: ErrUnknownPolicy.
+func (l *Limiter) Policy(name string) (one Policy, version string, err error) {
+	loaded := l.loaded.Load()
+	p, ok := loaded.policies[name]
 	if !ok {
-		return Policy{}, ErrUnknownPolicy
+		return Policy{}, "", ErrUnknownPolicy
 	}
-	return p.clone(), nil
+	return p.clone(), loaded.version, nil
 }
 
 // Version identifies the set of loaded policies: the same set has the same version on every node.
-func (l *Limiter) Version() string { return l.version }
-
-func (l *Limiter) decide(ctx context.Context, tenant string, req Request, peek bool) (Decision, error) {
-	if err := req.check(tenant); err != nil {
-		return Decision{}, err
-	}
-	p, ok := l.policies[req.Policy]
-	if !ok {
-		return Decision{}, ErrUnknownPolicy
-	}
-	buckets, err := p.buckets(tenant, req)
-	if err != nil {
-		return Decision{}, err
-	}
-	// An instant before 1970 has no state: such a clock stands still until then.
-	now := max(0, l.now().UnixMicro())
-	out, err := l.store.Take(ctx, Take{Buckets: buckets, Cost: req.Cost, Now: now, Peek: peek})
-	if err != nil {
-		return Decision{}, fmt.Errorf("decide by policy %q: %w", p.Name, err)
-	}
-	return p.decision(out), nil
-}
+func (l *Limiter) Version() string { return l.loaded.Load().version }
 
 func (r Request) check(tenant string) error {
 	if err := cmp.Or(
@@ -247,6 +219,11 @@ func (r Request) check(tenant string) error {
 		keytype.CheckRange("cost", r.Cost, 1, MaxCost),
 	); err != nil {
 		return err
+	}
+	if r.RequestID != "" {
+		if err := keytype.CheckID("request_id", r.RequestID); err != nil {
+			return err
+		}
 	}
 	if len(r.Descriptors) > MaxDescriptors {
 		return descriptorError("are more than %d", MaxDescriptors)

@@ -65,7 +65,7 @@ func limit(name string, count int64, per time.Duration, burst int64, key ...stri
 	if key == nil {
 		key = []string{"user"}
 	}
-	return ratelimit.Limit{Name: name, Key: key, Algorithm: ratelimit.TokenBucket, Rate: ratelimit.Rate{Count: count, Per: per}, Burst: burst}
+	return ratelimit.Limit{Name: name, Key: key, Algorithm: ratelimit.TokenBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: count, Per: per}, Burst: burst}}
 }
 
 func TestDecision(t *testing.T) {
@@ -241,7 +241,7 @@ func TestRace(t *testing.T) {
 func TestUnknownState(t *testing.T) {
 	b := newBench(t, policy(limit("l", 1, time.Second, 2), limit("m", 1, time.Second, 2)))
 	kind := keytype.RateBucket.Bucket()
-	key := keytype.RateBucket.Key("t", "p", "m", "4:user1:u")
+	key := keytype.RateBucket.Key("t", "p", "m", "debt", "4:user1:u")
 	put := func(value string) {
 		if err := b.store.Update(t.Context(), func(tx kv.Tx) error {
 			tx.Put(kind, key, []byte(value), time.Time{})

@@ -1,11 +1,8 @@
 package ratelimit
 
 import (
-	"bytes"
-	"errors"
 	"math/big"
 	"math/bits"
-	"strconv"
 )
 
 // A token bucket is kept as what it lacks to be full, and that as the time in which
@@ -14,7 +11,8 @@ import (
 // microseconds and the rest, in 1/Count microseconds, make this exact for every rate;
 // below 53 bits each, they also fit a script whose numbers are doubles. It is the
 // generic cell rate algorithm (ITU-T I.371) seen from the other side: seen + debt is
-// its theoretical arrival time.
+// its theoretical arrival time. A leaky bucket is the same again: the debt is the
+// time until what is in it has flowed out.
 type tokenBucket struct {
 	seen int64 // microseconds since 1970: the debt is that of this instant
 	debt span
@@ -24,7 +22,7 @@ type tokenBucket struct {
 // use. The rest is from 0 to Count-1, also where us is negative.
 type span struct{ us, rest int64 }
 
-func (r Rule) nextTokenBucket(packed []byte, now, cost int64) (State, Verdict, error) {
+func (r Rule) nextDebt(packed []byte, now, cost int64) (State, Verdict, error) {
 	b, err := r.unpack(packed)
 	if err != nil {
 		return State{}, Verdict{}, err
@@ -32,21 +30,54 @@ func (r Rule) nextTokenBucket(packed []byte, now, cost int64) (State, Verdict, e
 	capacity := r.price(r.Burst)
 	b, changed := b.at(now, capacity)
 	owed := r.add(b.debt, r.price(cost))
-	wait := int64(0)
+	wait, delay := int64(0), int64(0)
 	if over := r.sub(owed, capacity).ceil(); over > 0 {
 		wait = over + b.seen - now
 	} else {
+		delay = b.full() - now
 		b.debt, changed = owed, changed || cost > 0
 	}
+	state, v := r.debtVerdict(b, now, changed)
+	v.Wait = micros(wait)
+	if r.Algorithm == LeakyBucket {
+		v.Delay = micros(delay)
+	}
+	return state, v, nil
+}
+
+// backDebt pays off the price of what is put back. Of a charge that was made at a
+// known instant so much goes back at most as time cannot have paid off since:
+// whatever came between, the bucket is not fuller than had it never been charged.
+func (r Rule) backDebt(packed []byte, g Give) (State, Verdict, error) {
+	b, err := r.unpack(packed)
+	if err != nil {
+		return State{}, Verdict{}, err
+	}
+	b, changed := b.at(g.Now, r.price(r.Burst))
+	amount := r.price(min(g.Cost, r.Burst))
+	if g.Charged > 0 {
+		amount = amount.less(max(0, b.seen-g.Charged))
+	}
+	if left := r.sub(b.debt, amount); left != b.debt {
+		if left.us < 0 {
+			left = span{}
+		}
+		changed = changed || left != b.debt
+		b.debt = left
+	}
+	state, v := r.debtVerdict(b, g.Now, changed)
+	return state, v, nil
+}
+
+func (r Rule) debtVerdict(b tokenBucket, now int64, changed bool) (State, Verdict) {
 	v := Verdict{
-		Remaining: r.units(r.sub(capacity, b.debt)),
-		Wait:      micros(wait),
+		Remaining: r.units(r.sub(r.price(r.Burst), b.debt)),
 		Reset:     micros(max(0, b.full()-now)),
 	}
 	if !changed {
-		return State{}, v, nil
+		return State{}, v
 	}
-	return State{Packed: r.pack(b), Full: b.full()}, v, nil
+	return State{Packed: r.pack(b), Full: b.full()}, v
 }
 
 // full is when the debt is paid off.
@@ -120,18 +151,9 @@ func (r Rule) units(s span) int64 {
 	return int64(n)
 }
 
-// format is the first byte of a packed token bucket; it changes with the layout.
-const format = '1'
-
-var errFormat = errors.New("state of an unknown format")
-
-// pack writes "1:seen:us:rest:Count:Per", all decimal: the debt is that of seen, under the rate that follows it.
+// pack writes "1:seen:us:rest:Count:Per": the debt is that of seen, under the rate that follows it.
 func (r Rule) pack(b tokenBucket) []byte {
-	packed := append(make([]byte, 0, 64), format)
-	for _, n := range [...]int64{b.seen, b.debt.us, b.debt.rest, r.Count, r.Per} {
-		packed = strconv.AppendInt(append(packed, ':'), n, 10)
-	}
-	return packed
+	return packNumbers(b.seen, b.debt.us, b.debt.rest, r.Count, r.Per)
 }
 
 // unpack reads what a rule packed, perhaps one with another rate; nothing is a full bucket.
@@ -139,15 +161,16 @@ func (r Rule) unpack(packed []byte) (tokenBucket, error) {
 	if packed == nil {
 		return tokenBucket{}, nil
 	}
-	rest, ok := bytes.CutPrefix(packed, []byte{format})
+	rest, err := cutFormat(packed)
+	if err != nil {
+		return tokenBucket{}, err
+	}
 	var n [5]int64
-	for i := range n {
-		var isNumber bool
-		n[i], rest, isNumber = cutNumber(rest)
-		ok = ok && isNumber
+	if rest, err = cutNumbers(rest, n[:]); err != nil {
+		return tokenBucket{}, err
 	}
 	b, from := tokenBucket{seen: n[0], debt: span{n[1], n[2]}}, Rule{Count: n[3], Per: n[4]}
-	if !ok || len(rest) > 0 || !from.couldOwe(b.debt) {
+	if len(rest) > 0 || !from.couldOwe(b.debt) {
 		return tokenBucket{}, errFormat
 	}
 	if from.Count != r.Count || from.Per != r.Per {
@@ -177,15 +200,3 @@ func (r Rule) convert(debt span, from Rule) span {
 	}
 	return span{us.Int64(), rest.Int64()}
 }
-
-// cutNumber takes a colon and up to 16 digits off the front.
-func cutNumber(packed []byte) (n int64, rest []byte, ok bool) {
-	digits, ok := bytes.CutPrefix(packed, []byte{':'})
-	end := 0
-	for end < len(digits) && end < 16 && digits[end] >= '0' && digits[end] <= '9' {
-		n, end = n*10+int64(digits[end]-'0'), end+1
-	}
-	return n, digits[end:], ok && end > 0
-}
-
-func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

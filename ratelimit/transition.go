@@ -2,20 +2,32 @@ package ratelimit
 
 import (
 	"fmt"
+	"math/bits"
 	"time"
+
+	"github.com/coordsvc/coordsvc/keytype"
 )
 
 // A Rule is a limit reduced to its numbers.
 type Rule struct {
 	Algorithm  Algorithm
-	Count, Per int64 // Count units in every Per microseconds
-	Burst      int64
+	Count, Per int64 // Count units in every Per microseconds; of Concurrency: Burst, and the life of a slot
+	Burst      int64 // the capacity: units that pass at once from full
 }
 
 // A Bucket is what one limit of a policy counts for one request.
 type Bucket struct {
-	Key  string // of type keytype.RateBucket
+	Key  string // of type keytype.RateBucket, or keytype.ConcurrencySlot with Concurrency
 	Rule Rule
+	Tag  string // buckets of one tag lie on the same part of a partitioned store
+}
+
+// Type is the type of the bucket's key.
+func (b Bucket) Type() *keytype.Type {
+	if b.Rule.Algorithm == Concurrency {
+		return keytype.ConcurrencySlot
+	}
+	return keytype.RateBucket
 }
 
 // A Take asks for Cost units from every bucket, or from none.
@@ -24,81 +36,222 @@ type Take struct {
 	Cost    int64    // 1 to the smallest Burst of the rules
 	Now     int64    // microseconds since 1970, up to 2^53
 	Peek    bool     // decide, and take nothing
+	SlotID  string   // names what is taken from Concurrency, 1 to 64 bytes without a colon; unused elsewhere
+	Record  string   // key of type keytype.ChargeRequest that makes a repetition exact, or ""
 }
 
-// A State is what a store keeps of one bucket from now on. The zero State means
+// A Give puts units back into buckets, and frees slots. What it names and a bucket
+// has not, it leaves out: no bucket gets fuller than full.
+type Give struct {
+	Buckets []Bucket
+	Cost    int64  // 0 to MaxCost, for all but Concurrency
+	SlotID  string // for Concurrency, "" = none
+	Now     int64
+	// Charged is the instant of the Take whose charge goes back, 0 = unknown: with it
+	// nothing goes back that lapsed in between, and nothing into another window.
+	Charged int64
+	Record  string // as for a Take; a repeated Give puts nothing back
+}
+
+// A State is what a store keeps under one key from now on. The zero State means
 // that what it has may stay.
 type State struct {
 	Packed []byte
 	Full   int64 // microseconds since 1970: from then on this state and no state say the same
 }
 
-// A Verdict is what one rule says of its bucket.
+// A Verdict is what one rule says of its bucket. Its durations are in microseconds, rounded up.
 type Verdict struct {
 	Remaining int64         // whole units left
-	Wait      time.Duration // until the rule lets the same cost pass, in microseconds rounded up; 0 where it does now
-	Reset     time.Duration // until the bucket is full, in microseconds rounded up
+	Wait      time.Duration // until the rule lets the same cost pass, 0 where it does now
+	Reset     time.Duration // until the bucket is full
+	Delay     time.Duration // LeakyBucket: until what was taken has its turn
 }
 
-// An Outcome is a store's answer to a Take.
+// An Outcome is a store's answer to a Take or a Give.
 type Outcome struct {
 	Allowed  bool
-	Verdicts []Verdict // by bucket, of what is left after the Take
+	Verdicts []Verdict // by bucket, of what is left
+	SlotID   string    // what was taken from Concurrency: the Take's own, or that of the Take which it repeats
 	Source   Source
 }
 
-// Decide is the whole decision, given the packed state of every bucket, nil where
-// there is none: it returns the states to store, none for a Peek, and the outcome
-// without its Source. Every store does as this function does.
-func (t Take) Decide(packed [][]byte) ([]State, Outcome, error) {
-	next := make([]State, len(t.Buckets))
-	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets))}
-	if err := t.apply(t.Cost, packed, next, out.Verdicts); err != nil {
-		return nil, Outcome{}, err
+// Stored is what a store has of a Take or a Give: nil where there is nothing.
+type Stored struct {
+	Record []byte
+	Packed [][]byte // by bucket
+}
+
+// Next is what a store keeps after it.
+type Next struct {
+	Record State
+	States []State // by bucket, none where nothing was taken by a Peek
+}
+
+// Decide is the whole decision: it returns what to store, and the outcome without
+// its Source. Every store does as this function does.
+func (t Take) Decide(s Stored) (Next, Outcome, error) {
+	first, repeated, err := unpackRecord(s.Record, t.Now)
+	if err != nil {
+		return Next{}, Outcome{}, err
 	}
+	next := Next{States: make([]State, len(t.Buckets))}
+	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets))}
+	if repeated && !t.Peek {
+		return t.repeat(first, s.Packed)
+	}
+	if err := t.apply(t.Cost, s.Packed, next.States, out.Verdicts); err != nil {
+		return Next{}, Outcome{}, err
+	}
+	delay := time.Duration(0)
 	for _, v := range out.Verdicts {
 		out.Allowed = out.Allowed && v.Wait == 0
+		delay = max(delay, v.Delay)
 	}
 	if !out.Allowed || t.Peek {
-		if err := t.apply(0, packed, next, out.Verdicts); err != nil {
-			return nil, Outcome{}, err
+		if err := t.apply(0, s.Packed, next.States, out.Verdicts); err != nil {
+			return Next{}, Outcome{}, err
 		}
 	}
-	if t.Peek {
-		next = nil
+	switch {
+	case t.Peek:
+		next = Next{}
+	case out.Allowed:
+		out.SlotID = t.SlotID
+		if t.Record != "" {
+			next.Record = record{at: t.Now, turn: t.Now + delay.Microseconds(), slotID: t.SlotID}.state()
+		}
 	}
 	return next, out, nil
 }
 
-// apply charges every bucket with cost. A cost of 0 leaves the waits as they are:
-// they are those of the cost that was refused.
+// repeat answers a Take that was done before: it takes nothing, and has what the first one got.
+func (t Take) repeat(first record, packed [][]byte) (Next, Outcome, error) {
+	next := make([]State, len(t.Buckets))
+	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets)), SlotID: first.slotID}
+	if err := t.apply(0, packed, next, out.Verdicts); err != nil {
+		return Next{}, Outcome{}, err
+	}
+	for i, b := range t.Buckets {
+		if b.Rule.Algorithm == LeakyBucket {
+			out.Verdicts[i].Delay = micros(max(0, first.turn-t.Now))
+		}
+	}
+	return Next{}, out, nil
+}
+
+// apply charges every bucket with cost. A cost of 0 leaves waits and delays as they
+// are: they are those of the cost that was refused.
 func (t Take) apply(cost int64, packed [][]byte, next []State, verdicts []Verdict) error {
 	for i, b := range t.Buckets {
-		state, v, err := b.Rule.Next(packed[i], t.Now, cost)
+		state, v, err := b.Rule.Next(packed[i], t.Now, cost, t.SlotID)
 		if err != nil {
 			return fmt.Errorf("bucket %d: %w", i, err) // a key holds ids, which belong in no log
 		}
 		if cost == 0 {
-			v.Wait = verdicts[i].Wait
+			v.Wait, v.Delay = verdicts[i].Wait, verdicts[i].Delay
 		}
 		next[i], verdicts[i] = state, v
 	}
 	return nil
 }
 
+// Decide is the whole decision: it returns what to store, and the outcome without
+// its Source.
+func (g Give) Decide(s Stored) (Next, Outcome, error) {
+	_, repeated, err := unpackRecord(s.Record, g.Now)
+	if err != nil {
+		return Next{}, Outcome{}, err
+	}
+	next := Next{States: make([]State, len(g.Buckets))}
+	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(g.Buckets))}
+	if repeated {
+		g.Cost, g.SlotID = 0, ""
+	}
+	for i, b := range g.Buckets {
+		next.States[i], out.Verdicts[i], err = b.Rule.Back(s.Packed[i], g)
+		if err != nil {
+			return Next{}, Outcome{}, fmt.Errorf("bucket %d: %w", i, err)
+		}
+	}
+	if g.Record != "" && !repeated {
+		next.Record = record{at: g.Now, turn: g.Now}.state()
+	}
+	return next, out, nil
+}
+
 // Next charges one bucket with cost, 0 to Burst, unless it must wait for that, and
 // leaves what is stored alone where nothing changes. It fails on a packed state
 // that no Next has written.
-func (r Rule) Next(packed []byte, now, cost int64) (State, Verdict, error) {
+func (r Rule) Next(packed []byte, now, cost int64, slotID string) (State, Verdict, error) {
 	switch r.Algorithm {
-	case TokenBucket:
-		return r.nextTokenBucket(packed, now, cost)
+	case TokenBucket, GCRA, LeakyBucket:
+		return r.nextDebt(packed, now, cost)
+	case FixedWindow, SlidingWindowCounter:
+		return r.nextWindow(packed, now, cost)
+	case SlidingWindowLog:
+		return r.nextLog(packed, now, cost)
+	case Concurrency:
+		return r.nextSlots(packed, now, cost, slotID)
 	default:
 		return State{}, Verdict{}, fmt.Errorf("no algorithm %q", r.Algorithm)
 	}
 }
 
-// Window is the time in which the burst comes back, in microseconds rounded up.
-func (r Rule) Window() time.Duration { return micros(r.price(r.Burst).ceil()) }
+// Back puts into one bucket what the Give has for it.
+func (r Rule) Back(packed []byte, g Give) (State, Verdict, error) {
+	switch r.Algorithm {
+	case TokenBucket, GCRA, LeakyBucket:
+		return r.backDebt(packed, g)
+	case FixedWindow, SlidingWindowCounter:
+		return r.backWindow(packed, g)
+	case SlidingWindowLog:
+		return r.backLog(packed, g)
+	case Concurrency:
+		return r.backSlots(packed, g)
+	default:
+		return State{}, Verdict{}, fmt.Errorf("no algorithm %q", r.Algorithm)
+	}
+}
+
+// Window is the time in which a limit that was used up is full again, in microseconds rounded up.
+func (r Rule) Window() time.Duration {
+	if r.Algorithm.refills() {
+		return micros(r.price(r.Burst).ceil())
+	}
+	return micros(r.Per)
+}
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// mulDiv is a × b / c, rounded down, and the rest. No argument is negative, c is
+// positive, and the quotient fits 63 bits.
+//
+//nolint:gosec // see above
+func mulDiv(a, b, c int64) (quo, rem int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	q, r := bits.Div64(hi, lo, uint64(c))
+	return int64(q), int64(r)
+}
+
+// mulDivCeil is a × b / c, rounded up.
+func mulDivCeil(a, b, c int64) int64 {
+	quo, rem := mulDiv(a, b, c)
+	if rem > 0 {
+		return quo + 1
+	}
+	return quo
+}
+
+// A Price is the time in which some units come back: MicroSeconds, and Rest of the
+// Count-th parts of one more.
+type Price struct{ MicroSeconds, Rest int64 }
+
+// Price is what n units, 0 to Burst, cost under a rule of a token bucket, GCRA or a leaky bucket.
+func (r Rule) Price(n int64) Price {
+	s := r.price(n)
+	return Price{s.us, s.rest}
+}
+
+// RequestMemory is how long a request id is known.
+const RequestMemory = 10 * time.Minute

@@ -61,7 +61,7 @@ func TestTokenBucketIsItsBound(t *testing.T) {
 			now += rapid.OneOf(rapid.Int64Range(0, 2), rapid.Int64Range(0, max(1, window/rule.Burst*2)), rapid.Int64Range(0, window*3/2)).Draw(r, "pause")
 			now = min(now, 1<<53)
 			cost := rapid.OneOf(rapid.Int64Range(1, min(3, rule.Burst)), rapid.Int64Range(1, rule.Burst)).Draw(r, "cost")
-			state, v, err := rule.Next(packed, now, cost)
+			state, v, err := rule.Next(packed, now, cost, "")
 			if err != nil {
 				r.Fatal(err)
 			}
@@ -117,17 +117,17 @@ func TestStateMeansNothingOnceFull(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		rule := genRule(r)
 		now := int64(2_000_000_000_000_000)
-		state, _, err := rule.Next(nil, now, rapid.Int64Range(1, rule.Burst).Draw(r, "cost"))
+		state, _, err := rule.Next(nil, now, rapid.Int64Range(1, rule.Burst).Draw(r, "cost"), "")
 		if err != nil {
 			r.Fatal(err)
 		}
 		later := state.Full + rapid.Int64Range(0, 5).Draw(r, "later")
 		cost := rapid.Int64Range(0, rule.Burst).Draw(r, "next cost")
-		kept, a, err := rule.Next(state.Packed, later, cost)
+		kept, a, err := rule.Next(state.Packed, later, cost, "")
 		if err != nil {
 			r.Fatal(err)
 		}
-		dropped, b, err := rule.Next(nil, later, cost)
+		dropped, b, err := rule.Next(nil, later, cost, "")
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -144,17 +144,17 @@ func TestClockStepsBack(t *testing.T) {
 		rule := genRule(r)
 		window := rule.Window().Microseconds()
 		seen := 2*maxRefill.Microseconds() + 1
-		state, _, err := rule.Next(nil, seen, rapid.Int64Range(1, rule.Burst).Draw(r, "used"))
+		state, _, err := rule.Next(nil, seen, rapid.Int64Range(1, rule.Burst).Draw(r, "used"), "")
 		if err != nil {
 			r.Fatal(err)
 		}
 		back := rapid.OneOf(rapid.Int64Range(1, window), rapid.Int64Range(window+1, 2*window+1)).Draw(r, "back")
 		cost := rapid.Int64Range(1, rule.Burst).Draw(r, "cost")
-		_, still, err := rule.Next(state.Packed, seen, cost)
+		_, still, err := rule.Next(state.Packed, seen, cost, "")
 		if err != nil {
 			r.Fatal(err)
 		}
-		next, v, err := rule.Next(state.Packed, seen-back, cost)
+		next, v, err := rule.Next(state.Packed, seen-back, cost, "")
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -199,11 +199,11 @@ func product(a *big.Int, b int64) *big.Int { return new(big.Int).Mul(a, big.NewI
 func TestConvertIsBounded(t *testing.T) {
 	from := Rule{Algorithm: TokenBucket, Count: maxCount, Per: 1000, Burst: maxBurst}
 	to := Rule{Algorithm: TokenBucket, Count: 1, Per: maxPer.Microseconds(), Burst: 1}
-	state, _, err := from.Next(nil, 0, maxBurst)
+	state, _, err := from.Next(nil, 0, maxBurst, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, v, err := to.Next(state.Packed, 0, 1)
+	_, v, err := to.Next(state.Packed, 0, 1, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestUnitsBeyond64Bits(t *testing.T) {
 
 func TestPackedForm(t *testing.T) {
 	rule := Rule{Algorithm: TokenBucket, Count: 3, Per: 1_000_000, Burst: 10}
-	state, _, err := rule.Next(nil, 1_790_000_000_000_000, 4)
+	state, _, err := rule.Next(nil, 1_790_000_000_000_000, 4, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestPackedForm(t *testing.T) {
 		"1790000000000000:1333333:1:3:1000000", "11:1:1:3:1000000", "1:1::1:3:1000000", "1:1:1:1:3:1000000:",
 		"1:1790000000000000:9999999999999999:1:3:1000000", "1:1:1:1:3:99999999999999", "1:1:1:1:1000000001:1000",
 	} {
-		if _, _, err := rule.Next([]byte(wrong), 0, 1); err == nil {
+		if _, _, err := rule.Next([]byte(wrong), 0, 1, ""); err == nil {
 			t.Errorf("%q is accepted", wrong)
 		}
 	}
@@ -251,19 +251,19 @@ func TestPackedForm(t *testing.T) {
 // What is refused or only looked at leaves every stored state as it is.
 func TestNothingTakenNothingStored(t *testing.T) {
 	empty, full := Rule{TokenBucket, 1, 1_000_000, 1}, Rule{TokenBucket, 1, 1_000_000, 5}
-	take := Take{Buckets: []Bucket{{"full", full}, {"empty", empty}}, Cost: 1, Now: 1_000_000}
-	next, _, err := take.Decide([][]byte{nil, nil})
-	if err != nil || next[0].Packed == nil || next[1].Packed == nil {
+	take := Take{Buckets: []Bucket{{"full", full, ""}, {"empty", empty, ""}}, Cost: 1, Now: 1_000_000}
+	next, _, err := take.Decide(Stored{Packed: [][]byte{nil, nil}})
+	if err != nil || next.States[0].Packed == nil || next.States[1].Packed == nil {
 		t.Fatalf("both are charged: %v, %v", next, err)
 	}
-	packed := [][]byte{next[0].Packed, next[1].Packed}
+	packed := [][]byte{next.States[0].Packed, next.States[1].Packed}
 	take.Now++
 	for _, take.Peek = range []bool{false, true} {
-		next, out, err := take.Decide(packed)
+		next, out, err := take.Decide(Stored{Packed: packed})
 		if err != nil || out.Allowed {
 			t.Fatalf("%+v, %v", out, err)
 		}
-		for i, state := range next {
+		for i, state := range next.States {
 			if state.Packed != nil {
 				t.Errorf("peek %t stores %q for %s", take.Peek, state.Packed, take.Buckets[i].Key)
 			}
@@ -272,7 +272,7 @@ func TestNothingTakenNothingStored(t *testing.T) {
 }
 
 func TestNextKnowsItsAlgorithms(t *testing.T) {
-	if _, _, err := (Rule{Algorithm: "tokens", Count: 1, Per: 1, Burst: 1}).Next(nil, 0, 1); err == nil {
+	if _, _, err := (Rule{Algorithm: "tokens", Count: 1, Per: 1, Burst: 1}).Next(nil, 0, 1, ""); err == nil {
 		t.Error("an unknown algorithm decides")
 	}
 }
@@ -281,13 +281,13 @@ func FuzzNext(f *testing.F) {
 	f.Add([]byte("1:1790000000000000:1333333:1:3:1000000"), int64(3), int64(1_000_000), int64(10), int64(1_790_000_000_000_000), int64(1))
 	f.Add([]byte("1:0:3162240000000000:999999999:1000000000:1000"), int64(1), int64(31_536_000_000_000), int64(100), int64(0), int64(100))
 	f.Fuzz(func(t *testing.T, packed []byte, count, per, burst, now, cost int64) {
-		limit := Limit{Name: "l", Key: []string{"k"}, Algorithm: TokenBucket, Rate: Rate{count, time.Duration(per) * time.Microsecond}, Burst: burst}
+		limit := Limit{Name: "l", Key: []string{"k"}, Algorithm: TokenBucket, Numbers: Numbers{Rate: Rate{count, time.Duration(per) * time.Microsecond}, Burst: burst}}
 		const farFuture = 8_000_000_000_000_000 // the year 2223
 		if limit.Rate.Per.Microseconds() != per || limit.mistakes() != nil || now < 0 || now > farFuture || cost < 1 || cost > burst {
 			t.Skip()
 		}
 		rule := limit.rule()
-		state, v, err := rule.Next(packed, now, cost)
+		state, v, err := rule.Next(packed, now, cost, "")
 		if err != nil {
 			return
 		}
@@ -304,7 +304,7 @@ func FuzzNext(f *testing.F) {
 		if v.Wait == 0 {
 			return
 		}
-		if _, retry, err := rule.Next(packed, now+v.Wait.Microseconds(), cost); err != nil || retry.Wait != 0 {
+		if _, retry, err := rule.Next(packed, now+v.Wait.Microseconds(), cost, ""); err != nil || retry.Wait != 0 {
 			t.Fatalf("after the wait of %v: %+v, %v", v.Wait, retry, err)
 		}
 	})

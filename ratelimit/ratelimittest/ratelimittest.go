@@ -16,6 +16,12 @@ func Run(t *testing.T, open func(t *testing.T) ratelimit.Store) {
 	for _, table := range tables {
 		t.Run(table.name, func(t *testing.T) { table.run(t, open(t)) })
 	}
+	for _, history := range histories {
+		t.Run(history.name, func(t *testing.T) { history.run(t, open(t)) })
+	}
+	t.Run("repeated requests", func(t *testing.T) { repeatedRequests(t, open(t)) })
+	t.Run("a charge goes back into its own window", func(t *testing.T) { ownWindow(t, open(t)) })
+	t.Run("a reset", func(t *testing.T) { reset(t, open(t)) })
 	t.Run("all or nothing", func(t *testing.T) { allOrNothing(t, open(t)) })
 	t.Run("buckets apart", func(t *testing.T) { bucketsApart(t, open(t)) })
 	t.Run("a changed policy", func(t *testing.T) { changedPolicy(t, open(t)) })

@@ -1,0 +1,76 @@
+package ratelimit
+
+import (
+	"sync"
+	"time"
+)
+
+// The breaker opens after so many failed round trips in a row, or when of at least
+// breakerSample round trips within a second half or more failed.
+const (
+	breakerInARow = 3
+	breakerSample = 20
+	breakerSlices = 10 // of the second, each counted apart
+)
+
+// A breaker counts round trips. Its clock is that of the monotonic time.
+type breaker struct {
+	mu     sync.Mutex
+	open   bool
+	inARow int
+	slices [breakerSlices]struct {
+		at               int64 // which tenth of a second since the start
+		failed, finished int
+	}
+	start time.Time
+}
+
+func newBreaker() *breaker { return &breaker{start: time.Now()} }
+
+func (b *breaker) isOpen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// finished counts a round trip and reports whether this one opened the breaker.
+func (b *breaker) finished(failed bool) (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open {
+		return false
+	}
+	at := int64(time.Since(b.start) / (time.Second / breakerSlices))
+	s := &b.slices[at%breakerSlices]
+	if s.at != at {
+		s.at, s.failed, s.finished = at, 0, 0
+	}
+	s.finished++
+	b.inARow++
+	if failed {
+		s.failed++
+	} else {
+		b.inARow = 0
+	}
+	b.open = b.inARow >= breakerInARow || b.halfFailed(at)
+	return b.open
+}
+
+// halfFailed looks at the second that ends with the tenth at.
+func (b *breaker) halfFailed(at int64) bool {
+	failed, finished := 0, 0
+	for _, s := range b.slices {
+		if s.at > at-breakerSlices {
+			failed, finished = failed+s.failed, finished+s.finished
+		}
+	}
+	return finished >= breakerSample && 2*failed >= finished
+}
+
+// close forgets what was counted.
+func (b *breaker) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open, b.inARow = false, 0
+	clear(b.slices[:])
+}

@@ -1,0 +1,108 @@
+package ratelimit
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+)
+
+// format is the first byte of every packed state; it changes with the layout.
+// Behind it stand numbers, each after a colon, all decimal: a script in a store
+// reads and writes them too.
+const format = '1'
+
+var errFormat = errors.New("state of an unknown format")
+
+// packNumbers writes the format and the numbers.
+func packNumbers(numbers ...int64) []byte {
+	packed := append(make([]byte, 0, 16+12*len(numbers)), format)
+	for _, n := range numbers {
+		packed = appendNumber(packed, n)
+	}
+	return packed
+}
+
+func appendNumber(packed []byte, n int64) []byte {
+	return strconv.AppendInt(append(packed, ':'), n, 10)
+}
+
+// cutFormat takes the format off the front.
+func cutFormat(packed []byte) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(packed, []byte{format})
+	if !ok {
+		return nil, errFormat
+	}
+	return rest, nil
+}
+
+// cutNumbers takes as many numbers off the front as fit into n.
+func cutNumbers(packed []byte, n []int64) (rest []byte, err error) {
+	for i := range n {
+		var ok bool
+		if n[i], packed, ok = cutNumber(packed); !ok {
+			return nil, errFormat
+		}
+	}
+	return packed, nil
+}
+
+// cutNumber takes a colon and up to 16 digits off the front.
+func cutNumber(packed []byte) (n int64, rest []byte, ok bool) {
+	digits, ok := bytes.CutPrefix(packed, []byte{':'})
+	end := 0
+	for end < len(digits) && end < 16 && digits[end] >= '0' && digits[end] <= '9' {
+		n, end = n*10+int64(digits[end]-'0'), end+1
+	}
+	return n, digits[end:], ok && end > 0
+}
+
+// cutText takes a colon and what stands before the next one, at least one byte, off the front.
+func cutText(packed []byte) (text string, rest []byte, ok bool) {
+	packed, ok = bytes.CutPrefix(packed, []byte{':'})
+	end := bytes.IndexByte(packed, ':')
+	if end < 0 {
+		end = len(packed)
+	}
+	return string(packed[:end]), packed[end:], ok && end > 0
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// A record remembers that a request with an id was done.
+type record struct {
+	at     int64 // of the request
+	turn   int64 // when its LeakyBucket lets it flow, at least at
+	slotID string
+}
+
+// state is "1:at:turn", and ":slotID" where there is one.
+func (r record) state() State {
+	packed := packNumbers(r.at, r.turn)
+	if r.slotID != "" {
+		packed = append(append(packed, ':'), r.slotID...)
+	}
+	return State{Packed: packed, Full: r.at + RequestMemory.Microseconds()}
+}
+
+// unpackRecord reports whether there is a record that has not lapsed.
+func unpackRecord(packed []byte, now int64) (r record, found bool, err error) {
+	if packed == nil {
+		return record{}, false, nil
+	}
+	rest, err := cutFormat(packed)
+	if err != nil {
+		return record{}, false, err
+	}
+	var n [2]int64
+	if rest, err = cutNumbers(rest, n[:]); err != nil {
+		return record{}, false, err
+	}
+	r = record{at: n[0], turn: n[1]}
+	if len(rest) > 0 {
+		var ok bool
+		if r.slotID, rest, ok = cutText(rest); !ok || len(rest) > 0 {
+			return record{}, false, errFormat
+		}
+	}
+	return r, now < r.at+RequestMemory.Microseconds(), nil
+}

@@ -1,0 +1,201 @@
+package redislimit_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/coordsvc/coordsvc/integration/engine"
+	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/redislimit"
+)
+
+// Why one script: read, compute and write in three steps lets everybody pass who
+// reads before the first write. A barrier between reading and writing makes sure of it.
+func TestReadComputeWriteOverAdmits(t *testing.T) {
+	client, prefix := dial(t, engine.Redis(t).Addr), engine.FreshPrefix()
+	const callers, limit = 64, 1
+	var naive, exact atomic.Int64
+	var all, read sync.WaitGroup
+	read.Add(callers)
+	for range callers {
+		all.Go(func() {
+			used, err := client.Get(t.Context(), prefix+"naive").Int64()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				t.Error(err)
+			}
+			read.Done()
+			read.Wait()
+			if used < limit {
+				naive.Add(1)
+				client.Set(t.Context(), prefix+"naive", used+1, time.Minute)
+			}
+		})
+	}
+	all.Wait()
+	store := redislimit.New(client, redislimit.Options{Prefix: prefix})
+	charge := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("exact", 1, time.Hour, limit)}, Cost: 1}
+	for range callers {
+		all.Go(func() {
+			if take(t, store, charge).Allowed {
+				exact.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("limit %d, %d callers: %d passed by GET, compute, SET; %d by the script", limit, callers, naive.Load(), exact.Load())
+	if naive.Load() != callers || exact.Load() != limit {
+		t.Errorf("%d and %d passed", naive.Load(), exact.Load())
+	}
+}
+
+// Three clients with 64 callers each go through route ⊃ tenant ⊃ user: no level lets
+// more pass than its limit, and what was refused charged none of them.
+func TestThreeClientsThroughAHierarchy(t *testing.T) {
+	addr, prefix := engine.Redis(t).Addr, engine.FreshPrefix()
+	limit := func(name string, burst int64, key ...string) ratelimit.Limit {
+		return ratelimit.Limit{Name: name, Key: key, Algorithm: ratelimit.TokenBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 1, Per: 24 * time.Hour}, Burst: burst}}
+	}
+	policy := ratelimit.Policy{Name: "p", Posture: ratelimit.FailClosed, Stage: ratelimit.Enforce, Slot: []string{"route"}, Limits: []ratelimit.Limit{
+		limit("user", 12, "route", "tenant", "user"), limit("tenant", 40, "route", "tenant"), limit("route", 100, "route"),
+	}}
+	var passed [3][4]atomic.Int64 // by tenant and user
+	var callers sync.WaitGroup
+	for range 3 {
+		limits, err := ratelimit.New(redislimit.New(dial(t, addr), redislimit.Options{Prefix: prefix}), []ratelimit.Policy{policy}, ratelimit.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 64 {
+			callers.Go(func() {
+				tenant, user := i%3, i%4
+				for range 6 {
+					d, err := limits.Check(t.Context(), "t", ratelimit.Request{Policy: "p", Cost: 1, Descriptors: map[string]string{
+						"route": "search", "tenant": strconv.Itoa(tenant), "user": strconv.Itoa(user),
+					}})
+					if err != nil {
+						t.Error(err)
+					} else if d.Allowed {
+						passed[tenant][user].Add(1)
+					}
+				}
+			})
+		}
+	}
+	callers.Wait()
+	client := dial(t, addr)
+	limits, err := ratelimit.New(redislimit.New(client, redislimit.Options{Prefix: prefix}), []ratelimit.Policy{policy}, ratelimit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := int64(0)
+	for tenant := range passed {
+		ofTenant := int64(0)
+		for user := range passed[tenant] {
+			n := passed[tenant][user].Load()
+			ofTenant += n
+			d, err := limits.Peek(t.Context(), "t", ratelimit.Request{Policy: "p", Cost: 1, Descriptors: map[string]string{
+				"route": "search", "tenant": strconv.Itoa(tenant), "user": strconv.Itoa(user),
+			}})
+			if err != nil || n > 12 || n+d.Limits[0].Remaining != 12 {
+				t.Errorf("tenant %d, user %d: %d passed, %+v, %v", tenant, user, n, d.Limits[0], err)
+			}
+		}
+		all += ofTenant
+		if ofTenant > 40 {
+			t.Errorf("tenant %d: %d passed", tenant, ofTenant)
+		}
+	}
+	if all != 100 {
+		t.Errorf("%d passed, want exactly 100", all)
+	}
+}
+
+// What one key takes on Redis, as docs/algorithms.md says, with names of some length.
+func TestBytesPerKey(t *testing.T) {
+	client, prefix := dial(t, engine.Redis(t).Addr), engine.FreshPrefix()
+	store := redislimit.New(client, redislimit.Options{Prefix: prefix})
+	for _, c := range []struct {
+		algorithm ratelimit.Algorithm
+		charges   int
+		most      int64
+	}{
+		{ratelimit.TokenBucket, 1, 250},
+		{ratelimit.FixedWindow, 1, 250},
+		{ratelimit.SlidingWindowCounter, 1, 250},
+		{ratelimit.SlidingWindowLog, 1, 250},
+		{ratelimit.SlidingWindowLog, 100, 2500},
+		{ratelimit.LeakyBucket, 1, 250},
+		{ratelimit.Concurrency, 1, 250},
+		{ratelimit.Concurrency, 100, 9000},
+	} {
+		limit := ratelimit.Limit{Name: "user", Key: []string{"tenant", "user"}, Algorithm: c.algorithm}
+		switch n := &limit.Numbers; c.algorithm {
+		case ratelimit.Concurrency:
+			n.Slots, n.SlotTTL = 100, time.Hour
+		case ratelimit.LeakyBucket:
+			n.Rate, n.Queue = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
+		case ratelimit.TokenBucket, ratelimit.GCRA:
+			n.Rate, n.Burst = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
+		case ratelimit.FixedWindow, ratelimit.SlidingWindowCounter, ratelimit.SlidingWindowLog:
+			n.Rate = ratelimit.Rate{Count: 100, Per: time.Hour}
+		}
+		policy := ratelimit.Policy{Name: "search", Posture: ratelimit.FailOpen, Stage: ratelimit.Enforce, Limits: []ratelimit.Limit{limit}}
+		limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tenant := fmt.Sprintf("acme-%s-%d", c.algorithm[:3], c.charges)
+		for range c.charges {
+			if _, err := limits.Check(t.Context(), tenant, ratelimit.Request{Policy: "search", Cost: 1, Descriptors: map[string]string{"tenant": "shop-1", "user": "user-4242"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, key := range keys(t, client, prefix) {
+			bytes, err := client.MemoryUsage(t.Context(), key).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s after %d charges: %d bytes, %d of them the name", c.algorithm, c.charges, bytes, len(key))
+			if bytes > c.most {
+				t.Errorf("%s after %d charges: %d bytes, more than %d", c.algorithm, c.charges, bytes, c.most)
+			}
+			client.Del(t.Context(), key)
+		}
+	}
+}
+
+// While two versions of a policy are in use, each call meets the other's state and
+// the script leaves it to the transition: not one unit more passes for that.
+func TestTwoRulesOnOneKey(t *testing.T) {
+	client := dial(t, engine.Redis(t).Addr)
+	store := redislimit.New(client, redislimit.Options{Prefix: engine.FreshPrefix()})
+	rules := []ratelimit.Bucket{bucketOf("k", 1, 24*time.Hour, 50), bucketOf("k", 1, 48*time.Hour, 50)}
+	var allowed, contended atomic.Int64
+	var callers sync.WaitGroup
+	for i := range 40 {
+		callers.Go(func() {
+			for n := range 5 {
+				out, err := store.Take(t.Context(), ratelimit.Take{Buckets: rules[(i+n)%2 : (i+n)%2+1], Cost: 1})
+				if e, ok := errors.AsType[*ratelimit.FaultError](err); ok && e.Reason == "contended" {
+					contended.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				} else if out.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	t.Logf("%d of 50 passed, %d gave up", allowed.Load(), contended.Load())
+	if n := allowed.Load(); n > 50 || n+contended.Load() < 45 {
+		t.Errorf("%d passed, %d gave up", n, contended.Load())
+	}
+}

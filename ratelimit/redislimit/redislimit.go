@@ -1,0 +1,266 @@
+// Package redislimit decides rate limits on Redis: one script call for all limits
+// that share a slot, by the server's own clock.
+//
+// The script decides and stores; the words of the answer come from package
+// ratelimit's transition, run on the states that the script saw. Where a bucket was
+// counted under another rule, or the server's clock was set, the script changes
+// nothing and the transition decides; what it hands out replaces the states if they
+// are still those.
+package redislimit
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/ratelimit"
+)
+
+var (
+	//go:embed decide.lua
+	decideSource string
+	//go:embed swap.lua
+	swapSource string
+
+	// Both are sent by hash, and whole where the server does not know the hash.
+	decideScript = redis.NewScript(decideSource)
+	swapScript   = redis.NewScript(swapSource)
+)
+
+// Redis is the source of what this store decides.
+const Redis ratelimit.Source = "redis"
+
+// client is a client of a single node, Sentinel or Cluster. It must not repeat a
+// command by itself: what it repeats may have been done.
+type client interface {
+	redis.Scripter
+	Del(ctx context.Context, keys ...string) *redis.IntCmd
+	Ping(ctx context.Context) *redis.StatusCmd
+}
+
+// Options of a store; the zero value works.
+type Options struct {
+	Prefix string // before every key
+	// TakesNow makes the store decide by the instant of a call and not by the server's
+	// clock, and keep every key an hour longer: for tests.
+	TakesNow bool
+	// Leftover is called where a charge could not be given back after a limit in
+	// another slot refused: it lapses with its window.
+	Leftover func()
+}
+
+// A Store is a ratelimit.Store on Redis.
+type Store struct {
+	client client
+	opts   Options
+}
+
+// New makes a store. The client must have retries off and short timeouts.
+func New(c client, opts Options) *Store {
+	if opts.Leftover == nil {
+		opts.Leftover = func() {}
+	}
+	return &Store{client: c, opts: opts}
+}
+
+// Take implements ratelimit.Store. Buckets of one tag are decided in one step; those
+// of the next tag are asked once the ones before have allowed, and when they refuse,
+// what was taken goes back.
+func (s *Store) Take(ctx context.Context, t ratelimit.Take) (ratelimit.Outcome, error) {
+	groups := groupsOf(t.Buckets)
+	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(t.Buckets)), Source: Redis}
+	var taken []done
+	for i, g := range groups {
+		part := t
+		part.Buckets = g.buckets
+		part.Peek = t.Peek || !out.Allowed
+		answer, err := s.take(ctx, part)
+		if err != nil {
+			s.giveBack(ctx, t, taken, nil)
+			if len(taken) > 0 {
+				err = fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			}
+			return ratelimit.Outcome{}, err
+		}
+		g.spread(answer.Verdicts, out.Verdicts)
+		out.Allowed = out.Allowed && answer.Allowed
+		if i == 0 && answer.SlotID != "" {
+			t.SlotID, out.SlotID = answer.SlotID, answer.SlotID // of the request that this one repeats
+		}
+		if answer.taken {
+			taken = append(taken, done{g, answer.now})
+		}
+	}
+	if !out.Allowed {
+		out.SlotID = ""
+		s.giveBack(ctx, t, taken, out.Verdicts)
+	}
+	return out, nil
+}
+
+// done is a group that was charged, and when.
+type done struct {
+	group
+	at int64
+}
+
+// giveBack undoes what was taken before a later group refused or failed, and tells
+// in verdicts what is left then.
+func (s *Store) giveBack(ctx context.Context, t ratelimit.Take, taken []done, verdicts []ratelimit.Verdict) {
+	for _, d := range taken {
+		back := ratelimit.Give{Buckets: d.buckets, Cost: t.Cost, SlotID: t.SlotID, Now: t.Now, Charged: d.at}
+		answer, err := s.run(context.WithoutCancel(ctx), call{
+			op: "void", buckets: d.buckets, cost: t.Cost, charged: d.at, slot: t.SlotID, now: t.Now, record: t.Record, void: true,
+			decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+				back.Now, stored.Record = now, nil
+				return back.Decide(stored)
+			},
+		})
+		if err != nil {
+			s.opts.Leftover()
+			continue
+		}
+		if verdicts != nil {
+			d.spread(answer.Verdicts, verdicts)
+		}
+	}
+}
+
+func (s *Store) take(ctx context.Context, t ratelimit.Take) (answer, error) {
+	op := "take"
+	if t.Peek {
+		op = "peek"
+	}
+	return s.run(ctx, call{
+		op: op, buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
+		decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+			t.Now = now
+			return t.Decide(stored)
+		},
+	})
+}
+
+// Give implements ratelimit.Store.
+func (s *Store) Give(ctx context.Context, g ratelimit.Give) (ratelimit.Outcome, error) {
+	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(g.Buckets)), Source: Redis}
+	for _, group := range groupsOf(g.Buckets) {
+		part := g
+		part.Buckets = group.buckets
+		answer, err := s.run(ctx, call{
+			op: "give", buckets: part.Buckets, cost: g.Cost, charged: g.Charged, slot: g.SlotID, now: g.Now, record: g.Record,
+			decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+				part.Now = now
+				return part.Decide(stored)
+			},
+		})
+		if err != nil {
+			return ratelimit.Outcome{}, err
+		}
+		group.spread(answer.Verdicts, out.Verdicts)
+	}
+	return out, nil
+}
+
+// Forget implements ratelimit.Store.
+func (s *Store) Forget(ctx context.Context, buckets []ratelimit.Bucket) error {
+	for _, b := range buckets {
+		if err := s.client.Del(ctx, s.key(b)).Err(); err != nil {
+			return fault("forget", err)
+		}
+	}
+	return nil
+}
+
+// Probe takes from a bucket of its own, and so finds out whether the server can
+// write, and with it the scripts.
+func (s *Store) Probe(ctx context.Context) error {
+	rule := ratelimit.Rule{Algorithm: ratelimit.TokenBucket, Count: 1000, Per: 1_000_000, Burst: 1000}
+	key := keytype.RateBucket.Key("", "", "probe", "debt", "")
+	_, err := s.Take(ctx, ratelimit.Take{Buckets: []ratelimit.Bucket{{Key: key, Rule: rule}}, Cost: 1})
+	return err
+}
+
+func (s *Store) key(b ratelimit.Bucket) string {
+	return b.Type().Tagged(s.opts.Prefix, b.Tag, b.Key)
+}
+
+// A group is the buckets of one tag, and their places among all.
+type group struct {
+	buckets []ratelimit.Bucket
+	places  []int
+}
+
+// groupsOf keeps the order in which the tags first appear.
+func groupsOf(buckets []ratelimit.Bucket) []group {
+	var groups []group
+	for place, b := range buckets {
+		i := slices.IndexFunc(groups, func(g group) bool { return g.buckets[0].Tag == b.Tag })
+		if i < 0 {
+			i, groups = len(groups), append(groups, group{})
+		}
+		groups[i].buckets, groups[i].places = append(groups[i].buckets, b), append(groups[i].places, place)
+	}
+	return groups
+}
+
+// spread puts the verdicts of the group in their places.
+func (g group) spread(from, to []ratelimit.Verdict) {
+	for i, place := range g.places {
+		to[place] = from[i]
+	}
+}
+
+// fault says what a failure of Redis means. Whatever the server answers, it has
+// changed nothing: the scripts write last, and a server that may not write runs none.
+func fault(op string, err error) error {
+	reason, meaning := describe(err)
+	if meaning == nil {
+		return err
+	}
+	return &ratelimit.FaultError{Reason: reason, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
+}
+
+func describe(err error) (reason string, meaning error) {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "", nil
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed), isDial(err):
+		return "unreachable", keytype.ErrUnavailable
+	}
+	if _, ok := errors.AsType[redis.Error](err); ok {
+		for _, word := range []string{"READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY", "TRYAGAIN", "NOAUTH", "WRONGPASS", "NOPERM"} {
+			if strings.HasPrefix(err.Error(), word) {
+				return strings.ToLower(word), keytype.ErrUnavailable
+			}
+		}
+		return ratelimit.ReasonStoreError, keytype.ErrUnavailable
+	}
+	if timeout, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err); ok && timeout.Timeout() {
+		return ratelimit.ReasonTimeout, keytype.ErrOutcomeUnknown
+	}
+	return "connection_lost", keytype.ErrOutcomeUnknown
+}
+
+func number(n int64) string { return strconv.FormatInt(n, 10) }
+
+var memory = number(ratelimit.RequestMemory.Microseconds())
+
+// ttl is how many ms a state is kept, at least one.
+func (s *Store) ttl(full, now int64) string {
+	ms := max(1, (full-now+999)/1000)
+	if s.opts.TakesNow {
+		ms += time.Hour.Milliseconds()
+	}
+	return number(ms)
+}
