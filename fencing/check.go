@@ -14,8 +14,8 @@ func (r WriteRequest) check() (compact []byte, err error) {
 	if err := r.Position.check(); err != nil {
 		return nil, err
 	}
-	if r.Mode != HighWater {
-		return nil, &keytype.ValueError{Field: "mode", Reason: fmt.Sprintf("must be %q", HighWater)}
+	if err := r.checkMode(); err != nil {
+		return nil, err
 	}
 	var b bytes.Buffer
 	if err := json.Compact(&b, r.Value); err != nil || !utf8.Valid(r.Value) {
@@ -25,6 +25,25 @@ func (r WriteRequest) check() (compact []byte, err error) {
 		return nil, &keytype.ValueError{Field: "value", Reason: fmt.Sprintf("is longer than %d bytes", MaxValue)}
 	}
 	return b.Bytes(), nil
+}
+
+func (r WriteRequest) mode() Mode {
+	if r.Mode == "" {
+		return Leased
+	}
+	return r.Mode
+}
+
+func (r WriteRequest) checkMode() error {
+	switch {
+	case r.mode() == Leased:
+		return keytype.CheckID("lease_id", r.LeaseID)
+	case r.Mode != HighWater:
+		return &keytype.ValueError{Field: "mode", Reason: fmt.Sprintf("must be %q or %q", Leased, HighWater)}
+	case r.LeaseID != "":
+		return &keytype.ValueError{Field: "lease_id", Reason: fmt.Sprintf("is not looked at in mode %q", HighWater)}
+	}
+	return nil
 }
 
 func (p Position) check() error {

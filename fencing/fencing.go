@@ -34,10 +34,18 @@ type Position struct {
 // Mode says what a protected record asks of a writer. The first write fixes it.
 type Mode string
 
-// HighWater asks for a position not below the record's own. The record knows
-// nothing of the resource's lease or mark: until a newer holder has written to
-// this record, an older one still may, and any token passes.
-const HighWater Mode = "high_water"
+// The modes.
+const (
+	// Leased asks for the resource's latest grant besides, neither released nor
+	// forced: a holder before is refused from the moment of takeover, whatever the
+	// new one has written. A grant that expired and was not taken over still passes.
+	// Where one lease guards several keys, this is the mode that is safe.
+	Leased Mode = "lease"
+	// HighWater asks for a position not below the record's own, and nothing more. The
+	// record knows nothing of the resource's lease or mark: until a newer holder has
+	// written to this record, an older one still may, and any token passes.
+	HighWater Mode = "high_water"
+)
 
 // A Record is one protected value. The zero Record stands for one that was never written.
 type Record struct {
@@ -50,8 +58,9 @@ type Record struct {
 // A WriteRequest asks to replace a protected value.
 type WriteRequest struct {
 	Position
-	Mode  Mode   // HighWater
-	Value []byte // JSON, at most MaxValue when compact
+	Mode    Mode   // Leased where empty
+	LeaseID string // of the writer's grant: required in mode Leased, in no other
+	Value   []byte // JSON, at most MaxValue when compact
 }
 
 // Refusals. A stale token is a [*StaleError].
@@ -67,7 +76,9 @@ var (
 var ErrExhausted = errors.New("fencing: no token is left")
 
 // A StaleError refuses a position below the one reached. A write without a
-// sequence is also refused when its token's last sequence is taken.
+// sequence is also refused when its token's last sequence is taken, and in mode
+// Leased one whose grant is not the latest or was released: HighWater is the newest
+// token handed out then.
 type StaleError struct{ HighWater Position }
 
 func (e *StaleError) Error() string {
@@ -77,10 +88,10 @@ func (e *StaleError) Error() string {
 // A Store keeps one [State] per resource, shared with the lease store over the
 // same data, and one [Record] per key of a resource.
 //
-// Each method is one atomic step: Admit and Write decide and store as
-// [State.Admit] and [Record.Write] do, against the state at that moment, and
-// Mark and Read see every step that ended before they were called. Nothing is
-// ever deleted, and absence is the zero value. A refusal is a verdict; an error
+// Each method is one atomic step: Admit, Write, ResetMark and ResetRecord decide and
+// store as [State.Admit], [Record.Write], [State.Reset] and [Record.Reset] do,
+// against both states at that moment, and Mark and Read see every step that ended
+// before they were called. Nothing is ever deleted, and absence is the zero value. A refusal is a verdict; an error
 // is a fault, keytype.ErrUnavailable where nothing happened, else
 // keytype.ErrOutcomeUnknown.
 type Store interface {
@@ -88,6 +99,8 @@ type Store interface {
 	Mark(ctx context.Context, tenant, resource string) (Position, error)
 	Write(ctx context.Context, tenant, resource, key string, w Write) (Written, error)
 	Read(ctx context.Context, tenant, resource, key string) (Record, error)
+	ResetMark(ctx context.Context, tenant, resource string, to Token) (Admission, error)
+	ResetRecord(ctx context.Context, tenant, resource, key string, r Reset) (Written, error)
 }
 
 // A Manager checks requests and asks its store. Besides the refusals that each
@@ -135,7 +148,7 @@ func (m *Manager) Mark(ctx context.Context, tenant, resource string) (Position, 
 }
 
 // Write replaces the record's value, or refuses with a *StaleError,
-// ErrSequenceReused or ErrModeFixed. With a sequence the position must be larger
+// ErrSequenceReused, ErrModeFixed or, in mode Leased, ErrNotGranted. With a sequence the position must be larger
 // than the record's, or equal, which replays the stored answer if the value is
 // the same. Without one, the write takes the record's sequence plus 1, or 1
 // after a larger token; it cannot be told from a repetition, so a caller that
@@ -148,14 +161,44 @@ func (m *Manager) Write(ctx context.Context, tenant, resource, key string, req W
 	if err != nil {
 		return Record{}, err
 	}
-	w, err := m.store.Write(ctx, tenant, resource, key, Write{Position: req.Position, Mode: req.Mode, Value: value, ID: rand.Text()})
+	w, err := m.store.Write(ctx, tenant, resource, key, Write{
+		Position: req.Position, Mode: req.mode(), LeaseID: req.LeaseID, Value: value, ID: rand.Text(),
+	})
+	return w.answer(err)
+}
+
+// ResetMark sets the resource's mark to the token, by hand: for a mark that was raised
+// by mistake and so refuses every writer. It refuses with ErrNotFound where
+// nothing was admitted, and with ErrNotGranted a token that would shut out every
+// holder. Writers between that token and the mark before may pass again.
+func (m *Manager) ResetMark(ctx context.Context, tenant, resource string, to Token) (Position, error) {
+	if err := checkResource(tenant, resource); err != nil {
+		return Position{}, err
+	}
+	if err := (Position{Token: to}).check(); err != nil {
+		return Position{}, err
+	}
+	a, err := m.store.ResetMark(ctx, tenant, resource, to)
 	if err != nil {
+		return Position{}, err
+	}
+	if err := a.Verdict.refusal(a.Mark); err != nil {
+		return Position{}, err
+	}
+	return a.Mark, nil
+}
+
+// ResetRecord sets the record's position to the token without a sequence; its value,
+// version and mode stay. ErrNotFound where nothing was written.
+func (m *Manager) ResetRecord(ctx context.Context, tenant, resource, key string, to Token) (Record, error) {
+	if err := checkKey(tenant, resource, key); err != nil {
 		return Record{}, err
 	}
-	if err := w.Verdict.refusal(w.Record.Position); err != nil {
+	if err := (Position{Token: to}).check(); err != nil {
 		return Record{}, err
 	}
-	return w.Record, nil
+	w, err := m.store.ResetRecord(ctx, tenant, resource, key, Reset{Token: to, ID: rand.Text()})
+	return w.answer(err)
 }
 
 // Read returns the record, strongly consistent. ErrNotFound where nothing was written.

@@ -62,8 +62,17 @@ func TestValuesAreChecked(t *testing.T) {
 			t.Errorf("%.40s: %v", value, err)
 		}
 	}
-	_, err := m.Write(t.Context(), "t", "r", "k", fencing.WriteRequest{Position: fencing.Position{Token: 9}, Value: []byte("1")})
-	wantField(t, "no mode", err, "mode")
+	for field, w := range map[string]fencing.WriteRequest{
+		"mode":     {Position: fencing.Position{Token: 9}, Mode: "other", Value: []byte("1")},
+		"lease_id": {Position: fencing.Position{Token: 9}, Value: []byte("1")},
+	} {
+		_, err := m.Write(t.Context(), "t", "r", "k", w)
+		wantField(t, field, err, field)
+	}
+	w := request(9, 1, "1")
+	w.LeaseID = "lse_1"
+	_, err := m.Write(t.Context(), "t", "r", "k", w)
+	wantField(t, "a lease that nobody looks at", err, "lease_id")
 }
 
 func TestIDsAreChecked(t *testing.T) {

@@ -28,20 +28,29 @@ func SaveState(tx kv.Tx, tenant, resource string, s State) error {
 }
 
 // Admit implements Store.
-func (l *Local) Admit(ctx context.Context, tenant, resource string, at Position) (a Admission, err error) {
+func (l *Local) Admit(ctx context.Context, tenant, resource string, at Position) (Admission, error) {
+	return l.move(ctx, "admit to", tenant, resource, func(s State) (State, Admission) { return s.Admit(at) })
+}
+
+// ResetMark implements Store.
+func (l *Local) ResetMark(ctx context.Context, tenant, resource string, to Token) (Admission, error) {
+	return l.move(ctx, "reset mark of", tenant, resource, func(s State) (State, Admission) { return s.Reset(to) })
+}
+
+func (l *Local) move(ctx context.Context, op, tenant, resource string, decide func(State) (State, Admission)) (a Admission, err error) {
 	err = l.kv.Update(ctx, func(tx kv.Tx) error {
 		old, err := LoadState(tx, tenant, resource)
 		if err != nil {
 			return err
 		}
 		var next State
-		if next, a = old.Admit(at); next == old {
+		if next, a = decide(old); next == old {
 			return nil
 		}
 		return SaveState(tx, tenant, resource, next)
 	})
 	if err != nil {
-		return Admission{}, fmt.Errorf("admit to %q: %w", resource, err)
+		return Admission{}, fmt.Errorf("%s %q: %w", op, resource, err)
 	}
 	return a, nil
 }
@@ -60,20 +69,33 @@ func (l *Local) Mark(ctx context.Context, tenant, resource string) (Position, er
 }
 
 // Write implements Store.
-func (l *Local) Write(ctx context.Context, tenant, resource, key string, w Write) (out Written, err error) {
+func (l *Local) Write(ctx context.Context, tenant, resource, key string, w Write) (Written, error) {
+	return l.replace(ctx, "write", tenant, resource, key, func(fence State, r Record) (Record, Written) { return r.Write(fence, w) })
+}
+
+// ResetRecord implements Store.
+func (l *Local) ResetRecord(ctx context.Context, tenant, resource, key string, r Reset) (Written, error) {
+	return l.replace(ctx, "reset", tenant, resource, key, func(_ State, old Record) (Record, Written) { return old.Reset(r.Token) })
+}
+
+func (l *Local) replace(ctx context.Context, op, tenant, resource, key string, decide func(State, Record) (Record, Written)) (out Written, err error) {
 	err = l.kv.Update(ctx, func(tx kv.Tx) error {
+		fence, err := LoadState(tx, tenant, resource)
+		if err != nil {
+			return err
+		}
 		old, err := loadRecord(tx, tenant, resource, key)
 		if err != nil {
 			return err
 		}
 		var next Record
-		if next, out = old.Write(w); out.Verdict != Accepted {
+		if next, out = decide(fence, old); out.Verdict != Accepted {
 			return nil
 		}
 		return kv.Save(tx, keytype.ProtectedRecord.Bucket(), keytype.ProtectedRecord.Key(tenant, resource, key), next, time.Time{})
 	})
 	if err != nil {
-		return Written{}, fmt.Errorf("write record %q of %q: %w", key, resource, err)
+		return Written{}, fmt.Errorf("%s record %q of %q: %w", op, key, resource, err)
 	}
 	return out, nil
 }

@@ -29,7 +29,7 @@ func TestRecordInvariants(t *testing.T) {
 				Position: position(rt), Mode: fencing.HighWater,
 				Value: []byte(rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "value")),
 			}
-			next, out := r.Write(w)
+			next, out := r.Write(fencing.State{}, w)
 			if out.Verdict == fencing.Accepted {
 				if !larger(next.Position, r.Position) || next.Version != r.Version+1 || string(next.Value) != string(w.Value) || next.Token != w.Token {
 					rt.Fatalf("%+v changed %+v to %+v", w, r, next)
@@ -41,6 +41,39 @@ func TestRecordInvariants(t *testing.T) {
 				rt.Fatalf("%+v on %+v: verdict %d", w, r, out.Verdict)
 			}
 			r = next
+		}
+	})
+}
+
+// In mode Leased nothing is accepted under a token below the newest grant's, and
+// nothing after that grant was released.
+func TestLeasedInvariants(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var r fencing.Record
+		var fence fencing.State
+		for range rapid.IntRange(1, 40).Draw(rt, "length") {
+			switch rapid.SampledFrom([]string{"grant", "release", "write", "write", "write"}).Draw(rt, "step") {
+			case "grant":
+				fence.Granted++
+				fence.Holder = fmt.Sprint("lse_", fence.Granted)
+			case "release":
+				fence.Holder = ""
+			default:
+				w := fencing.Write{Position: position(rt), Mode: fencing.Leased, Value: []byte("1")}
+				w.LeaseID = rapid.SampledFrom([]string{"", "lse_1", "lse_2", "lse_3", fmt.Sprint("lse_", w.Token)}).Draw(rt, "lease id")
+				next, out := r.Write(fence, w)
+				mine := w.Token == fence.Granted && w.LeaseID == fence.Holder && fence.Holder != ""
+				if out.Verdict == fencing.Accepted && !mine {
+					rt.Fatalf("%+v was accepted with %+v", w, fence)
+				}
+				if mine && w.Sequence == 0 && out.Verdict != fencing.Accepted {
+					rt.Fatalf("the holder's %+v met %+v", w, out)
+				}
+				if out.Verdict != fencing.Accepted && fmt.Sprint(next) != fmt.Sprint(r) {
+					rt.Fatalf("%+v was not accepted and changed %+v to %+v", w, r, next)
+				}
+				r = next
+			}
 		}
 	})
 }

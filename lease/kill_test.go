@@ -23,9 +23,9 @@ const (
 	killLife = "COORD_TEST_KILL_LIFE"
 )
 
-// TestRaceAcrossKill races in a process that is killed in the midst of it, again
+// TestL9RaceAcrossKill races in a process that is killed in the midst of it, again
 // and again on one file: no acknowledged step is lost, and tokens go on rising.
-func TestRaceAcrossKill(t *testing.T) {
+func TestL9RaceAcrossKill(t *testing.T) {
 	if path := os.Getenv(killFile); path != "" {
 		raceUntilKilled(t, path)
 		return
@@ -60,7 +60,7 @@ func TestRaceAcrossKill(t *testing.T) {
 // the last one that it made known.
 func killedRace(t *testing.T, path string, life int) (last leasetest.Series) {
 	t.Helper()
-	child := exec.Command(os.Args[0], "-test.run=^TestRaceAcrossKill$")
+	child := exec.Command(os.Args[0], "-test.run=^TestL9RaceAcrossKill$")
 	child.Env = append(os.Environ(), killFile+"="+path, killLife+"="+strconv.Itoa(life))
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()

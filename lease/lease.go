@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/keytype"
 )
 
 // Bounds of a request.
@@ -21,7 +22,13 @@ const (
 	MaxTTL = 24 * time.Hour
 	// MaxHold is how long one grant can be kept by renewing it.
 	MaxHold = 7 * 24 * time.Hour
+	MaxData = 4 << 10 // bytes of compact JSON
 )
+
+// FloorDelay is how long after the floor was raised a node may still grant a token
+// below it: it caches the floor for most of that, and may then be in the midst of a
+// grant.
+const FloorDelay = 45 * time.Second
 
 // A Lease is the latest grant of a resource. Instants are UTC, in whole milliseconds.
 type Lease struct {
@@ -31,6 +38,7 @@ type Lease struct {
 	Token      fencing.Token
 	AcquiredAt time.Time
 	ExpiresAt  time.Time
+	Data       string // JSON that the grant was asked for with, empty where it came without
 }
 
 // A Grant is a lease as its holder sees it.
@@ -46,6 +54,9 @@ type AcquireRequest struct {
 	TTL       time.Duration // MinTTL to MaxTTL
 	RequestID string        // optional: the same owner and request id get the same grant again
 	MaxHold   time.Duration // how far renewals may reach from the grant: TTL to MaxHold, 0 = MaxHold
+	NotAfter  time.Time     // once past, no new grant comes of this request; zero = never past
+	Wait      time.Duration // how long to wait for a resource that is held: 0 to MaxWait
+	Data      string        // optional: JSON, at most MaxData when compact, that everybody who reads the lease sees
 }
 
 // A Holder proves which grant is meant.
@@ -60,6 +71,7 @@ var (
 	ErrLost           = errors.New("lease: another grant, or none, is the latest")
 	ErrExpired        = errors.New("lease: expired")
 	ErrRequestExpired = errors.New("lease: the grant of this request id has ended")
+	ErrClockSkew      = errors.New("lease: this node's clock is too far off to tell whether the lease has expired")
 )
 
 // A HeldError refuses a resource that is held, or not yet safely free.
@@ -84,46 +96,86 @@ type Store interface {
 	Acquire(ctx context.Context, tenant, resource string, req Acquire) (Outcome, error)
 	Renew(ctx context.Context, tenant, resource string, req Renew) (Outcome, error)
 	Release(ctx context.Context, tenant, resource string, holder Holder) (Outcome, error)
+	Force(ctx context.Context, tenant, resource string, req Force) (Outcome, error)
 	Get(ctx context.Context, tenant, resource string) (State, error)
+
+	// Together decides over all the resources, 1 to MaxSet different ones, against their
+	// states at one moment, and stores all that comes of it if every verdict is Done, else
+	// nothing. It may ask decide again where a state has moved meanwhile.
+	Together(ctx context.Context, tenant string, resources []string, decide Decision) ([]Outcome, error)
+
+	// List returns leases of the tenant, among them every one of the owner that was not
+	// released, unless it was granted just now: others are to be skipped. The cursor is
+	// where to go on, empty where there is nothing more.
+	List(ctx context.Context, tenant string, op ListOp) (owned []Owned, next string, err error)
+
+	// RaiseFloor has no token up to the floor handed out for any resource of any tenant:
+	// from now on by this store, by others over the same data FloorDelay later. It
+	// returns the floor in force, which never falls.
+	RaiseFloor(ctx context.Context, to fencing.Token) (fencing.Token, error)
 }
 
 // Options of a manager; the zero value works.
 type Options struct {
 	Guard time.Duration    // a lease is taken over only this long after its expiry; 0 where one clock decides
 	Now   func() time.Time // time.Now where nil
+	// Skewed reports that this node's clock may be further off than the guard allows:
+	// it takes over no lease then. Never where nil.
+	Skewed func() bool
+	Done   <-chan struct{} // once closed, nobody waits any more; nil = never
 }
 
 // A Manager checks requests, reads the clock and asks its store. Besides the
 // refusals that each method names, its errors are [*keytype.ValueError], with
 // the field's name in the HTTP API, and the store's faults.
 type Manager struct {
-	store Store
-	guard time.Duration
-	now   func() time.Time
+	store  Store
+	guard  time.Duration
+	now    func() time.Time
+	skewed func() bool
+	done   <-chan struct{}
+	lines  lines
 }
 
 // New makes a manager over the store.
 func New(store Store, opts Options) *Manager {
-	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now}
+	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now, skewed: opts.Skewed, done: opts.Done, lines: lines{at: map[place]*line{}}}
 	if m.now == nil {
 		m.now = time.Now
+	}
+	if m.skewed == nil {
+		m.skewed = func() bool { return false }
 	}
 	return m
 }
 
-// Acquire grants the resource, or refuses with a *HeldError, ErrRequestExpired or
-// fencing.ErrExhausted. The same owner and request id as the latest grant's are a
+// Acquire grants the resource, or refuses with a *HeldError, ErrRequestExpired, also
+// after NotAfter, fencing.ErrExhausted, or ErrClockSkew where an expired lease would have
+// to be taken over. The same owner and request id as the latest grant's are a
 // repetition: they get that grant again while it lasts, whatever else they ask for.
+//
+// With Wait it stands in line with this manager's other waiters for the resource,
+// first come first; the first of them asks every half second, and at once after a
+// release by this manager. When the time is over, the *HeldError is of the last time
+// that somebody asked.
 func (m *Manager) Acquire(ctx context.Context, tenant, resource string, req AcquireRequest) (Grant, error) {
-	if err := req.check(tenant, resource); err != nil {
+	data, err := req.check(tenant, resource)
+	if err != nil {
 		return Grant{}, err
 	}
-	now := m.clock()
-	out, err := m.store.Acquire(ctx, tenant, resource, Acquire{
-		Owner: req.Owner, RequestID: req.RequestID, ID: "lse_" + rand.Text(),
-		Now: now, TTL: wholeMillis(req.TTL), MaxHold: wholeMillis(req.maxHold()), Guard: m.guard,
-	})
-	return m.grant(resource, out, err, now)
+	try := func(ctx context.Context) (Grant, error) {
+		now := m.clock()
+		out, err := m.store.Acquire(ctx, tenant, resource, Acquire{
+			Owner: req.Owner, RequestID: req.RequestID, ID: "lse_" + rand.Text(),
+			Now: now, TTL: wholeMillis(req.TTL), MaxHold: wholeMillis(req.maxHold()), Guard: m.guard,
+			NotAfter: req.NotAfter, Data: data, NoSteal: m.skewed(),
+		})
+		return m.grant(resource, out, err, now)
+	}
+	if req.Wait == 0 {
+		return try(ctx)
+	}
+	return m.wait(ctx, place{tenant, resource}, req, try)
 }
 
 // Renew moves the grant's expiry to now + ttl, never back and never past the
@@ -146,7 +198,38 @@ func (m *Manager) Release(ctx context.Context, tenant, resource string, holder H
 	if err != nil {
 		return err
 	}
-	return m.refusal(out, time.Time{})
+	return m.released(tenant, resource, out)
+}
+
+// released wakes whoever waits for what was released.
+func (m *Manager) released(tenant, resource string, out Outcome) error {
+	if err := m.refusal(out, time.Time{}); err != nil {
+		return err
+	}
+	m.lines.wake(place{tenant, resource})
+	return nil
+}
+
+// ForceRelease ends the grant with the token, whoever holds it, and returns a larger
+// token that nobody holds: what its holder still writes is refused, by the fence in
+// mode lease at once, elsewhere once the larger token was admitted. The same request
+// id, which is optional, gets the same answer again. It refuses with ErrLost where
+// the token is not the latest, and with fencing.ErrExhausted.
+func (m *Manager) ForceRelease(ctx context.Context, tenant, resource string, token fencing.Token, requestID string) (fencing.Token, error) {
+	if err := checkForce(tenant, resource, token, requestID); err != nil {
+		return 0, err
+	}
+	if requestID == "" {
+		requestID = "frc_" + rand.Text()
+	}
+	out, err := m.store.Force(ctx, tenant, resource, Force{Token: token, RequestID: requestID})
+	if err != nil {
+		return 0, err
+	}
+	if err := m.released(tenant, resource, out); err != nil {
+		return 0, err
+	}
+	return out.State.Token, nil
 }
 
 // Get reads the latest grant, strongly consistent. ErrNotFound where there never was one.
@@ -162,6 +245,17 @@ func (m *Manager) Get(ctx context.Context, tenant, resource string) (Lease, erro
 		return Lease{}, ErrNotFound
 	}
 	return s.lease(resource, m.clock()), nil
+}
+
+// RaiseFloor has every token that is granted from now on, for any resource of any
+// tenant, exceed the floor, 1 to fencing.MaxToken − 1; on other nodes FloorDelay
+// later. It is for data that was lost or restored from a copy, whose counters would
+// hand out tokens again. It returns the floor in force, which never falls.
+func (m *Manager) RaiseFloor(ctx context.Context, to fencing.Token) (fencing.Token, error) {
+	if err := keytype.CheckRange("floor", int64(to), 1, int64(fencing.MaxToken)-1); err != nil {
+		return 0, err
+	}
+	return m.store.RaiseFloor(ctx, to)
 }
 
 func (m *Manager) clock() time.Time { return time.UnixMilli(m.now().UnixMilli()).UTC() }
@@ -192,6 +286,8 @@ func (m *Manager) refusal(out Outcome, now time.Time) error {
 		return ErrLost
 	case Expired:
 		return ErrExpired
+	case Skewed:
+		return ErrClockSkew
 	case Exhausted:
 		return fencing.ErrExhausted
 	}

@@ -18,6 +18,8 @@ type State struct {
 	ExpiresAt    time.Time     `json:"expires_at"`
 	MaxExpiresAt time.Time     `json:"max_expires_at"` // no renewal reaches beyond
 	Released     bool          `json:"released,omitempty"`
+	Forced       string        `json:"forced,omitempty"` // request id of the forced release that ended it, and raised Token
+	Data         string        `json:"data,omitempty"`   // compact JSON
 }
 
 // An Acquire is what the manager hands its store. Times are in whole milliseconds.
@@ -29,6 +31,9 @@ type Acquire struct {
 	TTL       time.Duration
 	MaxHold   time.Duration
 	Guard     time.Duration
+	NotAfter  time.Time // zero = never past
+	Data      string    // compact JSON, may be empty
+	NoSteal   bool      // Now is too unsure to take over what has expired
 }
 
 // A Renew is what the manager hands its store.
@@ -38,6 +43,12 @@ type Renew struct {
 	TTL time.Duration
 }
 
+// A Force is what the manager hands its store.
+type Force struct {
+	Token     fencing.Token // that the caller saw
+	RequestID string        // never empty
+}
+
 // A Verdict is how a store decided.
 type Verdict int
 
@@ -45,10 +56,11 @@ type Verdict int
 const (
 	Done           Verdict = iota + 1
 	Held                   // somebody holds it, or did less than the guard ago
-	RequestExpired         // the request was granted, and that grant has ended
+	RequestExpired         // the request was granted, and that grant has ended; or it came too late
 	Lost                   // the holder's grant is not the latest, or was released
 	Expired                // the holder's grant is the latest, but too old
 	Exhausted              // no token is left
+	Skewed                 // it may have expired, which the request's clock cannot tell
 )
 
 // An Outcome is a store's answer.
@@ -64,8 +76,12 @@ func (s State) Acquire(fence fencing.State, req Acquire) (State, Outcome) {
 		return s, Outcome{Done, s}
 	case s.repeats(req):
 		return s, Outcome{RequestExpired, s}
+	case !req.NotAfter.IsZero() && req.Now.After(req.NotAfter):
+		return s, Outcome{RequestExpired, s}
 	case s.guarded(req.Now, req.Guard):
 		return s, Outcome{Held, s}
+	case s.Token > 0 && !s.Released && req.NoSteal:
+		return s, Outcome{Skewed, s}
 	}
 	token, ok := fence.Next()
 	if !ok {
@@ -74,6 +90,7 @@ func (s State) Acquire(fence fencing.State, req Acquire) (State, Outcome) {
 	s = State{
 		Token: token, ID: req.ID, Owner: req.Owner, RequestID: req.RequestID,
 		AcquiredAt: req.Now, ExpiresAt: req.Now.Add(req.TTL), MaxExpiresAt: req.Now.Add(req.MaxHold),
+		Data: req.Data,
 	}
 	return s, Outcome{Done, s}
 }
@@ -105,6 +122,32 @@ func (s State) Release(h Holder) (State, Outcome) {
 	return s, Outcome{Done, s}
 }
 
+// Force decides whether the grant that the caller saw is ended, and what the token is
+// then. It is one that no holder has: the latest grant's own is below it.
+func (s State) Force(fence fencing.State, req Force) (State, Outcome) {
+	switch {
+	case s.Forced == req.RequestID && s.Token > req.Token:
+		return s, Outcome{Done, s}
+	case s.Token == 0 || s.Token != req.Token:
+		return s, Outcome{Lost, s}
+	}
+	token, ok := fence.Next()
+	if !ok {
+		return s, Outcome{Exhausted, s}
+	}
+	s.Token, s.Released, s.Forced = token, true, req.RequestID
+	return s, Outcome{Done, s}
+}
+
+// tell is what the fence knows of the latest grant.
+func (s State) tell(fence fencing.State) fencing.State {
+	fence.Granted, fence.Holder = s.Token, s.ID
+	if s.Released {
+		fence.Holder = ""
+	}
+	return fence
+}
+
 // repeats: the request asks for the grant that is the latest. The request id is
 // the caller's, the lease id is that of this very call.
 func (s State) repeats(req Acquire) bool {
@@ -132,6 +175,6 @@ func (s State) latest(h Holder) bool {
 func (s State) lease(resource string, now time.Time) Lease {
 	return Lease{
 		Resource: resource, Held: s.live(now), Owner: s.Owner, Token: s.Token,
-		AcquiredAt: s.AcquiredAt, ExpiresAt: s.ExpiresAt,
+		AcquiredAt: s.AcquiredAt, ExpiresAt: s.ExpiresAt, Data: s.Data,
 	}
 }

@@ -1,5 +1,7 @@
-// Package dynamofence decides with DynamoDB whether a writer may still write:
-// it is a fencing.Store whose every step is one conditional UpdateItem.
+// Package dynamofence decides with DynamoDB whether a writer may still write: it is
+// a fencing.Store whose every step is one conditional UpdateItem, or one transaction
+// where it depends on the lease too. [Condition] and [Held] put the same into a
+// caller's own writes.
 package dynamofence
 
 import (
@@ -27,6 +29,8 @@ const (
 	markToken = "mark"      // the mark's token, absent = nothing admitted
 	markSeq   = "seq"       // the mark's sequence, if seq_token is the mark's token, else it is 0
 	seqToken  = "seq_token" // the token that seq belongs to
+	leaseID   = "lease_id"  // the lease adapter's: the newest grant
+	released  = "released"  // the lease adapter's: whether it has ended
 )
 
 // Attributes of a protected record's item.
@@ -43,6 +47,7 @@ const (
 type client interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
 }
 
 // Store is a fencing.Store in DynamoDB.
@@ -105,6 +110,48 @@ func (s *Store) admit(ctx context.Context, c dynamo.Change, at fencing.Position)
 	return fencing.Admission{}, errContended
 }
 
+// ResetMark implements fencing.Store. It is not sent twice: an admission between the
+// two would be undone.
+func (s *Store) ResetMark(ctx context.Context, tenant, resource string, to fencing.Token) (fencing.Admission, error) {
+	a, err := s.resetMark(ctx, dynamo.Change{
+		Table:     s.marks,
+		Key:       dynamo.Item{"pk": dynamo.S(keytype.Fence.Key(tenant, resource))},
+		Format:    format,
+		Set:       "#mark = :token",
+		Remove:    "#seq, #seq_token",
+		Condition: "attribute_exists(#mark) AND (attribute_not_exists(#fence) OR #fence >= :token)",
+		Values:    dynamo.Item{":token": dynamo.N(to)},
+		Once:      true,
+	}, to)
+	if err != nil {
+		return fencing.Admission{}, fmt.Errorf("reset mark of %q: %w", resource, err)
+	}
+	return a, nil
+}
+
+func (s *Store) resetMark(ctx context.Context, c dynamo.Change, to fencing.Token) (fencing.Admission, error) {
+	for range maxRounds {
+		result, err := dynamo.Update(ctx, s.client, c)
+		if err != nil {
+			return fencing.Admission{}, err
+		}
+		state, err := readState(result.Item)
+		if err != nil {
+			return fencing.Admission{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+		}
+		if result.Applied {
+			return fencing.Admission{Verdict: fencing.Accepted, Mark: state.Mark}, nil
+		}
+		if err := result.Sure(); err != nil {
+			return fencing.Admission{}, err
+		}
+		if _, a := state.Reset(to); a.Verdict != fencing.Accepted {
+			return a, nil
+		}
+	}
+	return fencing.Admission{}, errContended
+}
+
 // errContended says that nothing was written in maxRounds.
 var errContended = fmt.Errorf("dynamofence: other writers are always faster: %w", keytype.ErrUnavailable)
 
@@ -126,6 +173,9 @@ func readState(item dynamo.Item) (fencing.State, error) {
 	s := fencing.State{Granted: fencing.Token(r.Int(granted)), Mark: fencing.Position{Token: fencing.Token(r.Int(markToken))}}
 	if fencing.Token(r.Int(seqToken)) == s.Mark.Token {
 		s.Mark.Sequence = r.Int(markSeq)
+	}
+	if !r.Bool(released) {
+		s.Holder = r.Str(leaseID)
 	}
 	return s, r.Err()
 }

@@ -11,7 +11,11 @@ import (
 
 // Write implements fencing.Store.
 func (s *Store) Write(ctx context.Context, tenant, resource, key string, w fencing.Write) (fencing.Written, error) {
-	out, err := s.write(ctx, recordKey(tenant, resource, key), w)
+	write := s.write
+	if w.Mode == fencing.Leased {
+		write = s.writeLeased(tenant, resource)
+	}
+	out, err := write(ctx, recordKey(tenant, resource, key), w)
 	if err != nil {
 		return fencing.Written{}, fmt.Errorf("write record %q of %q: %w", key, resource, err)
 	}
@@ -37,7 +41,7 @@ func (s *Store) write(ctx context.Context, pk dynamo.Item, w fencing.Write) (fen
 		if result.Applied || lastWrite == w.ID {
 			return fencing.Written{Verdict: fencing.Accepted, Record: old}, nil
 		}
-		next, out := old.Write(w)
+		next, out := old.Write(fencing.State{}, w) // no mode here asks the fence
 		if out.Verdict == fencing.Replayed {
 			return out, nil
 		}

@@ -3,6 +3,7 @@
 package fencingtest
 
 import (
+	"crypto/rand"
 	"fmt"
 	"sync"
 	"testing"
@@ -49,7 +50,6 @@ type bench struct {
 	t     *testing.T
 	store fencing.Store
 	place place
-	calls int
 }
 
 // admit shows the verdict and the mark.
@@ -77,11 +77,31 @@ func write(token fencing.Token, sequence int64, value string) func(*bench) strin
 
 func writeMode(token fencing.Token, sequence int64, value string, mode fencing.Mode) func(*bench) string {
 	return func(b *bench) string {
-		b.calls++
 		w, err := b.store.Write(b.t.Context(), b.place.tenant, b.place.resource, b.place.key, fencing.Write{
-			Position: fencing.Position{Token: token, Sequence: sequence}, Mode: mode, Value: []byte(value),
-			ID: fmt.Sprint("w", b.calls),
+			Position: fencing.Position{Token: token, Sequence: sequence}, Mode: mode, LeaseID: "lse_none", Value: []byte(value),
+			ID: rand.Text(),
 		})
+		if err != nil {
+			return err.Error()
+		}
+		return verdicts[w.Verdict] + ", " + describe(w.Record)
+	}
+}
+
+// resetMark shows the verdict and the mark.
+func resetMark(to fencing.Token) func(*bench) string {
+	return func(b *bench) string {
+		a, err := b.store.ResetMark(b.t.Context(), b.place.tenant, b.place.resource, to)
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("%s, mark %d/%d", verdicts[a.Verdict], a.Mark.Token, a.Mark.Sequence)
+	}
+}
+
+func resetRecord(to fencing.Token) func(*bench) string {
+	return func(b *bench) string {
+		w, err := b.store.ResetRecord(b.t.Context(), b.place.tenant, b.place.resource, b.place.key, fencing.Reset{Token: to, ID: rand.Text()})
 		if err != nil {
 			return err.Error()
 		}
@@ -121,6 +141,7 @@ func describe(r fencing.Record) string {
 var verdicts = map[fencing.Verdict]string{
 	fencing.Accepted: "accepted", fencing.Replayed: "replayed", fencing.Stale: "stale", fencing.NotGranted: "not granted",
 	fencing.SequenceReused: "sequence reused", fencing.ModeFixed: "mode fixed",
+	fencing.NotHolder: "not holder", fencing.Absent: "absent",
 }
 
 // race lets writers of two tokens write without sequences at once: whatever is

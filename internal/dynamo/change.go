@@ -25,7 +25,7 @@ type Change struct {
 	Table     string
 	Key       Item
 	Format    int64  // the item's format number: an item with another is left alone
-	Set       string // assignments, separated by commas
+	Set       string // assignments, separated by commas; empty, in a transaction alone, to check the condition
 	Remove    string // attributes, separated by commas; may be empty
 	Condition string
 	Values    Item // of the expressions, exactly those that occur
@@ -38,6 +38,7 @@ type Change struct {
 // A Result says what became of a change.
 type Result struct {
 	Applied bool
+	Failed  bool // of a transaction: this change's condition failed
 	Item    Item // as the change left it, else as it was when the condition failed
 
 	unsure error // why a try of this same call may have happened nevertheless
@@ -101,29 +102,43 @@ func consistent(table string, key Item) *dynamodb.GetItemInput {
 var attributeName = regexp.MustCompile(`#\w+`)
 
 func (c Change) input() *dynamodb.UpdateItemInput {
-	update := "SET #v = :v, " + c.Set
-	if c.Remove != "" {
-		update += " REMOVE " + c.Remove
-	}
-	condition := "(attribute_not_exists(#v) OR #v = :v) AND (" + c.Condition + ")"
-	values := Item{":v": N(c.Format)}
-	for name, v := range c.Values {
-		values[name] = v
-	}
-	names := map[string]string{}
-	for _, name := range attributeName.FindAllString(update+condition, -1) {
-		names[name] = name[1:]
-	}
+	e := c.expressions()
 	return &dynamodb.UpdateItemInput{
 		TableName:                           &c.Table,
 		Key:                                 c.Key,
-		UpdateExpression:                    &update,
-		ConditionExpression:                 &condition,
-		ExpressionAttributeNames:            names,
-		ExpressionAttributeValues:           values,
+		UpdateExpression:                    &e.update,
+		ConditionExpression:                 &e.condition,
+		ExpressionAttributeNames:            e.names,
+		ExpressionAttributeValues:           e.values,
 		ReturnValues:                        types.ReturnValueAllNew,
 		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
 	}
+}
+
+// expressions are a change as DynamoDB takes it.
+type expressions struct {
+	update, condition string
+	names             map[string]string
+	values            Item
+}
+
+// expressions leave update empty where the change sets nothing.
+func (c Change) expressions() expressions {
+	e := expressions{names: map[string]string{}, values: Item{":v": N(c.Format)}}
+	if c.Set != "" {
+		e.update = "SET #v = :v, " + c.Set
+		if c.Remove != "" {
+			e.update += " REMOVE " + c.Remove
+		}
+	}
+	e.condition = "(attribute_not_exists(#v) OR #v = :v) AND (" + c.Condition + ")"
+	for name, v := range c.Values {
+		e.values[name] = v
+	}
+	for _, name := range attributeName.FindAllString(e.update+e.condition, -1) {
+		e.names[name] = name[1:]
+	}
+	return e
 }
 
 // retryHarmless has a request sent again only where the try before surely had no effect.

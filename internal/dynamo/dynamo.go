@@ -46,6 +46,9 @@ func Read(item Item, format int64) *Reader {
 	return r
 }
 
+// Raw reads an item of an index that holds keys alone, and so no format.
+func Raw(item Item) *Reader { return &Reader{item: item} }
+
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 

@@ -25,11 +25,19 @@ type Table struct {
 	Indexes      []Index
 }
 
-// An Index is another way to a table's items. It holds them whole and lags behind the table.
+// An Index is another way to a table's items. It lags behind the table.
 type Index struct {
 	Name         string
 	PartitionKey string // a string attribute
 	SortKey      string // a string attribute, empty where the index has none
+	KeysOnly     bool   // it holds the keys alone, else the items whole
+}
+
+func (x Index) projection() types.ProjectionType {
+	if x.KeysOnly {
+		return types.ProjectionTypeKeysOnly
+	}
+	return types.ProjectionTypeAll
 }
 
 // admin is what creation and checking use of the client.
@@ -156,7 +164,7 @@ func (t Table) indexes() []types.GlobalSecondaryIndex {
 		all = append(all, types.GlobalSecondaryIndex{
 			IndexName:  &x.Name,
 			KeySchema:  keySchema(x.PartitionKey, x.SortKey),
-			Projection: &types.Projection{ProjectionType: types.ProjectionTypeAll},
+			Projection: &types.Projection{ProjectionType: x.projection()},
 		})
 	}
 	return all

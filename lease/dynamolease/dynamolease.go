@@ -35,6 +35,9 @@ const (
 	expires    = "expires"
 	maxExpires = "max_expires"
 	released   = "released"
+	ownerKey   = "owner_key" // tenant and owner, absent once released: the index's key
+	forced     = "forced"    // request id of the forced release, absent where there was none
+	data       = "data"      // JSON, absent where the grant has none
 )
 
 // errContended says that nothing was written in maxRounds.
@@ -44,23 +47,28 @@ var errContended = fmt.Errorf("dynamolease: others are always faster: %w", keyty
 type client interface {
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
 	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+	Query(context.Context, *dynamodb.QueryInput, ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error)
+	BatchGetItem(context.Context, *dynamodb.BatchGetItemInput, ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error)
+	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
 }
 
 // Store is a lease.Store in DynamoDB.
 type Store struct {
 	client client
 	table  string
+	floor  *floor
 }
 
 // New makes a store over the table with the prefix.
 func New(client client, prefix string) *Store {
-	return &Store{client, keytype.Lease.TableName(prefix)}
+	table := keytype.Lease.TableName(prefix)
+	return &Store{client, table, newFloor(client, table)}
 }
 
 // Table describes the table of leases and marks. It has no TTL: an item that is
 // removed takes the resource's newest token with it.
 func Table(prefix string) dynamo.Table {
-	return dynamo.Table{Name: keytype.Lease.TableName(prefix), PartitionKey: "pk"}
+	return dynamo.Table{Name: keytype.Lease.TableName(prefix), PartitionKey: "pk", Indexes: []dynamo.Index{byOwner}}
 }
 
 // Acquire implements lease.Store.
@@ -73,7 +81,14 @@ func (s *Store) Acquire(ctx context.Context, tenant, resource string, req lease.
 }
 
 func (s *Store) acquire(ctx context.Context, tenant, resource string, req lease.Acquire) (lease.Outcome, error) {
-	var fence fencing.State // as last seen
+	if late := !req.NotAfter.IsZero() && req.Now.After(req.NotAfter); late {
+		return s.tooLate(ctx, tenant, resource, req)
+	}
+	floor, err := s.floor.get(ctx)
+	if err != nil {
+		return lease.Outcome{}, err
+	}
+	fence := fencing.State{Floor: floor} // as last seen
 	for range maxRounds {
 		got, err := s.update(ctx, s.grant(tenant, resource, req, fence))
 		if err != nil {
@@ -82,13 +97,25 @@ func (s *Store) acquire(ctx context.Context, tenant, resource string, req lease.
 		if got.Applied {
 			return lease.Outcome{Verdict: lease.Done, State: got.lease}, nil
 		}
-		next, out := got.lease.Acquire(got.fence, req)
+		fence = got.fence
+		fence.Floor = floor
+		next, out := got.lease.Acquire(fence, req)
 		if next == got.lease {
 			return got.answer(out)
 		}
-		fence = got.fence
 	}
 	return lease.Outcome{}, errContended
+}
+
+// tooLate is a request that nothing can come of any more: it only reads, for it may
+// repeat one whose grant is live.
+func (s *Store) tooLate(ctx context.Context, tenant, resource string, req lease.Acquire) (lease.Outcome, error) {
+	state, err := s.Get(ctx, tenant, resource)
+	if err != nil {
+		return lease.Outcome{}, err
+	}
+	_, out := state.Acquire(fencing.State{}, req)
+	return out, nil
 }
 
 // Renew implements lease.Store. UpdateItem cannot take the larger or the smaller
@@ -140,6 +167,37 @@ func (s *Store) release(ctx context.Context, tenant, resource string, holder lea
 	}
 	_, out := got.lease.Release(holder) // a grant that is not the latest never is again
 	return got.answer(out)
+}
+
+// Force implements lease.Store.
+func (s *Store) Force(ctx context.Context, tenant, resource string, req lease.Force) (lease.Outcome, error) {
+	out, err := s.forceRelease(ctx, tenant, resource, req)
+	if err != nil {
+		return lease.Outcome{}, fmt.Errorf("force %q: %w", resource, err)
+	}
+	return out, nil
+}
+
+func (s *Store) forceRelease(ctx context.Context, tenant, resource string, req lease.Force) (lease.Outcome, error) {
+	floor, err := s.floor.get(ctx)
+	if err != nil {
+		return lease.Outcome{}, err
+	}
+	for range maxRounds {
+		got, err := s.update(ctx, s.force(tenant, resource, req, floor))
+		if err != nil {
+			return lease.Outcome{}, err
+		}
+		if got.Applied {
+			return lease.Outcome{Verdict: lease.Done, State: got.lease}, nil
+		}
+		got.fence.Floor = floor
+		next, out := got.lease.Force(got.fence, req)
+		if next == got.lease {
+			return got.answer(out)
+		}
+	}
+	return lease.Outcome{}, errContended
 }
 
 // Get implements lease.Store.

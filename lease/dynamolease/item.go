@@ -16,16 +16,23 @@ import (
 func (s *Store) grant(tenant, resource string, req lease.Acquire, fence fencing.State) dynamo.Change {
 	c := dynamo.Change{
 		Table: s.table, Key: key(tenant, resource), Format: format,
-		Set: "#lease_id = :lease_id, #owner = :owner, #acquired = :now, #expires = :expires, #max_expires = :max_expires, #released = :false",
+		Set: "#lease_id = :lease_id, #owner = :owner, #owner_key = :owner_key, #acquired = :now, #expires = :expires, #max_expires = :max_expires, #released = :false",
 		Values: dynamo.Item{
-			":lease_id": dynamo.S(req.ID), ":owner": dynamo.S(req.Owner),
+			":lease_id": dynamo.S(req.ID), ":owner": dynamo.S(req.Owner), ":owner_key": ownerOf(tenant, req.Owner),
 			":now": millis(req.Now), ":expires": millis(req.Now.Add(req.TTL)), ":max_expires": millis(req.Now.Add(req.MaxHold)),
-			":false": dynamo.Bool(false), ":true": dynamo.Bool(true), ":stealable": millis(req.Now.Add(-req.Guard)),
+			":false": dynamo.Bool(false), ":true": dynamo.Bool(true), ":stealable": millis(stealable(req)),
 		},
 	}
 	free := "(#released = :true OR #expires < :stealable) AND #lease_id <> :lease_id"
+	c.Remove = "#forced"
+	if req.Data == "" {
+		c.Remove += ", #data"
+	} else {
+		c.Set += ", #data = :data"
+		c.Values[":data"] = dynamo.S(req.Data)
+	}
 	if req.RequestID == "" {
-		c.Remove = "#request_id"
+		c.Remove += ", #request_id"
 	} else {
 		c.Set += ", #request_id = :request_id"
 		c.Values[":request_id"] = dynamo.S(req.RequestID)
@@ -36,18 +43,34 @@ func (s *Store) grant(tenant, resource string, req lease.Acquire, fence fencing.
 	return c
 }
 
-// addToken has a grant take the token after the latest. A first grant where tokens
-// were admitted before takes the one after the mark, as long as that stays as seen.
-func addToken(c *dynamo.Change, seen fencing.State) {
-	if first, _ := seen.Next(); seen.Granted == 0 && seen.Mark.Token > 0 {
-		c.Set += ", #fence = :first"
-		c.Condition += " AND attribute_not_exists(#fence) AND #mark = :mark"
-		c.Values[":first"], c.Values[":mark"] = dynamo.N(first), dynamo.N(seen.Mark.Token)
-		return
+// stealable is what a lease must have expired before.
+func stealable(req lease.Acquire) time.Time {
+	if req.NoSteal {
+		return time.UnixMilli(0) // none has
 	}
-	c.Set += ", #fence = if_not_exists(#fence, :zero) + :one"
-	c.Condition += " AND (attribute_exists(#fence) OR attribute_not_exists(#mark)) AND (attribute_not_exists(#fence) OR #fence < :max)"
-	c.Values[":zero"], c.Values[":one"], c.Values[":max"] = dynamo.N(0), dynamo.N(1), dynamo.N(fencing.MaxToken)
+	return req.Now.Add(-req.Guard)
+}
+
+// addToken has a grant take the token after the latest, or after the floor where there
+// is none. UpdateItem cannot take the largest of several: a first grant where tokens
+// were admitted before, and one whose latest is below the floor, name their token, as
+// long as what it follows from stays as seen.
+func addToken(c *dynamo.Change, seen fencing.State) {
+	next, _ := seen.Next()
+	switch {
+	case seen.Granted == 0 && seen.Mark.Token > 0:
+		c.Set += ", #fence = :next"
+		c.Condition += " AND attribute_not_exists(#fence) AND #mark = :mark"
+		c.Values[":next"], c.Values[":mark"] = dynamo.N(next), dynamo.N(seen.Mark.Token)
+	case seen.Granted > 0 && seen.Granted < seen.Floor:
+		c.Set += ", #fence = :next"
+		c.Condition += " AND #fence = :granted"
+		c.Values[":next"], c.Values[":granted"] = dynamo.N(next), dynamo.N(seen.Granted)
+	default:
+		c.Set += ", #fence = if_not_exists(#fence, :floor) + :one"
+		c.Condition += " AND (attribute_exists(#fence) OR attribute_not_exists(#mark)) AND (attribute_not_exists(#fence) OR (#fence >= :floor AND #fence < :max))"
+		c.Values[":floor"], c.Values[":one"], c.Values[":max"] = dynamo.N(seen.Floor), dynamo.N(1), dynamo.N(fencing.MaxToken)
+	}
 }
 
 // extend moves a live grant's expiry forward. Twice is the same as once.
@@ -68,8 +91,25 @@ func (s *Store) end(tenant, resource string, h lease.Holder) dynamo.Change {
 	return dynamo.Change{
 		Table: s.table, Key: key(tenant, resource), Format: format,
 		Set:       "#released = :true",
+		Remove:    "#owner_key",
 		Condition: "#fence = :token AND #lease_id = :lease_id",
 		Values:    dynamo.Item{":token": dynamo.N(h.Token), ":lease_id": dynamo.S(h.ID), ":true": dynamo.Bool(true)},
+	}
+}
+
+// force ends the grant with the token and raises that: a mark is never above the token
+// of a grant. What it raised from does not come again, so twice is the same as once.
+func (s *Store) force(tenant, resource string, req lease.Force, floor fencing.Token) dynamo.Change {
+	next, _ := fencing.State{Granted: req.Token, Floor: floor}.Next()
+	return dynamo.Change{
+		Table: s.table, Key: key(tenant, resource), Format: format,
+		Set:       "#fence = :next, #released = :true, #forced = :forced",
+		Remove:    "#owner_key",
+		Condition: "#fence = :token AND #fence < :max AND attribute_exists(#lease_id)",
+		Values: dynamo.Item{
+			":token": dynamo.N(req.Token), ":forced": dynamo.S(req.RequestID), ":next": dynamo.N(next),
+			":max": dynamo.N(fencing.MaxToken), ":true": dynamo.Bool(true),
+		},
 	}
 }
 
@@ -93,6 +133,8 @@ func read(item dynamo.Item) (lease.State, fencing.State, error) {
 		ExpiresAt:    instant(r, expires),
 		MaxExpiresAt: instant(r, maxExpires),
 		Released:     r.Bool(released),
+		Forced:       r.Str(forced),
+		Data:         r.Str(data),
 	}, f, r.Err()
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/coordsvc/coordsvc/lease/leasetest"
 )
 
-// TestRaceAcrossKill races on an engine that is killed in the midst of it, again
+// TestL9RaceAcrossKill races on an engine that is killed in the midst of it, again
 // and again on one file: no acknowledged step is lost, and tokens go on rising.
-func TestRaceAcrossKill(t *testing.T) {
+func TestL9RaceAcrossKill(t *testing.T) {
 	e := engine.StartDynamo(t, filepath.Join(t.TempDir(), "engine.db"))
 	store := open(t, e.Client(), "kill_").Leases
 	var life atomic.Int64 // each life's clock is hours ahead of its predecessor's, whose lease has expired therefore

@@ -2,6 +2,8 @@ package dynamolease_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +36,11 @@ func newBench(t *testing.T) *bench {
 	options := lease.Options{Now: func() time.Time { return b.now }}
 	b.leases, b.others, b.fences = lease.New(wired.Leases, options), lease.New(direct.Leases, options), fencing.New(wired.Fences)
 	b.outer = fencing.New(direct.Fences)
+	for _, s := range []leasetest.Stores{direct, wired} { // they know the floor
+		if _, err := s.Leases.RaiseFloor(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.wire.Take()
 	return b
 }
@@ -99,7 +106,9 @@ func TestOneRequestPerOperation(t *testing.T) {
 	if _, err := b.leases.Renew(t.Context(), "t", "r", holder(g), 2*time.Second); err != nil {
 		t.Error(err)
 	}
-	b.sent("renew", "UpdateItem")
+	if renewal := b.wire.Take(); len(renewal) != 1 || strings.Contains(fmt.Sprint(renewal[0].Body), "owner_key") {
+		t.Errorf("renew: sent %v, which may not touch the index", renewal)
+	}
 	if _, err := b.leases.Renew(t.Context(), "t", "r", holder(g), time.Second); err != nil {
 		t.Error(err)
 	}
@@ -116,6 +125,10 @@ func TestOneRequestPerOperation(t *testing.T) {
 		t.Error(err)
 	}
 	b.sent("get", "GetItem")
+	if page, err := b.leases.List(t.Context(), "t", "a", "", 0); err != nil || page.Leases != nil {
+		t.Errorf("listed %+v, %v", page, err)
+	}
+	b.sent("list of none", "Query")
 	for range 2 {
 		if _, err := b.fences.Admit(t.Context(), "t", "r", fencing.Position{Token: g.Token}); err != nil {
 			t.Error(err)
@@ -126,6 +139,75 @@ func TestOneRequestPerOperation(t *testing.T) {
 		t.Error(err)
 	}
 	b.sent("admit refused", "UpdateItem")
+}
+
+func TestRequestsPerSet(t *testing.T) {
+	b := newBench(t)
+	acquire := func(owner string, resources ...string) ([]lease.HeldLease, error) {
+		grants, err := b.leases.AcquireSet(t.Context(), "t", resources, lease.AcquireRequest{Owner: owner, RequestID: "q", TTL: time.Second})
+		var held []lease.HeldLease
+		for _, g := range grants {
+			held = append(held, lease.HeldLease{Resource: g.Resource, Holder: holder(g)})
+		}
+		return held, err
+	}
+	mine, err := acquire("a", "x", "y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.sent("acquire", "BatchGetItem", "TransactWriteItems")
+	if _, err := acquire("a", "x", "y"); err != nil {
+		t.Error(err)
+	}
+	b.sent("repeated", "BatchGetItem")
+	if _, err := acquire("b", "y", "z"); err == nil {
+		t.Error("a held resource was granted")
+	}
+	b.sent("contended", "BatchGetItem")
+	b.wire.LoseReplies(1, nil)
+	if _, err := b.leases.RenewSet(t.Context(), "t", mine, time.Minute); err != nil {
+		t.Error(err)
+	}
+	b.sent("renew, a lost reply", "BatchGetItem", "TransactWriteItems", "TransactWriteItems")
+	b.wire.Cancel("None", "TransactionConflict")
+	if err := b.leases.ReleaseSet(t.Context(), "t", mine); err != nil {
+		t.Error(err)
+	}
+	b.sent("release, a conflict", "BatchGetItem", "TransactWriteItems", "TransactWriteItems")
+	b.wire.BeforeWrite(1, func() { b.mustAcquireAt(b.others, "y") })
+	if _, err := acquire("c", "x", "y"); err == nil {
+		t.Error("what another was granted meanwhile was granted")
+	}
+	b.sent("another comes between", "BatchGetItem", "TransactWriteItems")
+}
+
+// A set is stored only where its items are as they were read.
+func TestOthersBetweenTheTwoRequestsOfASet(t *testing.T) {
+	b := newBench(t)
+	g := b.mustAcquire(b.leases, "a", "")
+	mine := []lease.HeldLease{{Resource: "r", Holder: holder(g)}}
+	b.wire.BeforeWrite(1, func() {
+		if _, err := b.others.Renew(t.Context(), "t", "r", holder(g), time.Hour); err != nil {
+			t.Error(err)
+		}
+	})
+	if renewed, err := b.leases.RenewSet(t.Context(), "t", mine, time.Minute); err != nil || renewed[0].ValidFor != time.Hour {
+		t.Errorf("a longer renewal between was set back: %+v, %v", renewed, err)
+	}
+	b.wire.BeforeWrite(1, func() { b.mustRelease(b.others, g) })
+	if _, err := b.leases.RenewSet(t.Context(), "t", mine, 2*time.Hour); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("a release between was undone: %v", err)
+	}
+	if b.state().Held {
+		t.Error("it is held again")
+	}
+}
+
+func (b *bench) mustAcquireAt(m *lease.Manager, resource string) {
+	b.Helper()
+	if _, err := m.Acquire(b.Context(), "t", resource, lease.AcquireRequest{Owner: "other", TTL: time.Minute}); err != nil {
+		b.Error(err)
+	}
 }
 
 func TestMoreRequestsWhereOneCannotSay(t *testing.T) {
@@ -188,7 +270,7 @@ func TestL5AllRepliesOfAcquireLost(t *testing.T) {
 	}
 }
 
-func TestL10LostReplyOfRenew(t *testing.T) {
+func TestL10L11LostReplyOfRenew(t *testing.T) {
 	b := newBench(t)
 	g := b.mustAcquire(b.leases, "a", "q")
 	b.wire.Take()
@@ -332,7 +414,7 @@ func TestL35EveryNameIsAliased(t *testing.T) {
 			t.Fatalf("%s: %v", r.Operation, bare)
 		}
 	}
-	if seen["UpdateItem"] == 0 || seen["GetItem"] == 0 {
+	if seen["UpdateItem"] == 0 || seen["GetItem"] == 0 || seen["TransactWriteItems"] == 0 {
 		t.Errorf("looked at %v", seen)
 	}
 }

@@ -2,6 +2,7 @@
 package leasetest
 
 import (
+	"crypto/rand"
 	"fmt"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type Stores struct {
 func Run(t *testing.T, open func(t *testing.T) Stores) {
 	Cases(t, open)
 	t.Run("race for one free lease", func(t *testing.T) { race(t, open(t)) })
+	t.Run("race for overlapping sets", func(t *testing.T) { raceSets(t, open(t)) })
 }
 
 // Cases is Run without the race.
@@ -35,6 +37,8 @@ func Cases(t *testing.T, open func(t *testing.T) Stores) {
 			}
 		})
 	}
+	t.Run("sets", func(t *testing.T) { sets(t, open(t)) })
+	t.Run("list by owner", func(t *testing.T) { list(t, open(t)) })
 }
 
 // start is when the cases begin; their steps count milliseconds from it.
@@ -91,6 +95,48 @@ func acquireGuarded(owner string, ttl int, requestID string, guard int) func(*be
 	}
 }
 
+// acquireUntil asks with a moment after which the request is void, and with data.
+func acquireUntil(owner, requestID string, notAfter int, data string) func(*bench, time.Time) string {
+	return func(b *bench, now time.Time) string {
+		b.calls++
+		out, err := b.stores.Leases.Acquire(b.t.Context(), b.tenant, b.resource, lease.Acquire{
+			Owner: owner, RequestID: requestID, ID: fmt.Sprintf("lse_%d", b.calls), Now: now, TTL: millis(1000), MaxHold: millis(hold),
+			NotAfter: start.Add(millis(notAfter)), Data: data,
+		})
+		if out.Verdict == lease.Done {
+			b.note(out.State)
+		}
+		return describe(out, err)
+	}
+}
+
+// acquireSkewed asks at a node whose clock is not to be trusted.
+func acquireSkewed(owner string) func(*bench, time.Time) string {
+	return func(b *bench, now time.Time) string {
+		b.calls++
+		out, err := b.stores.Leases.Acquire(b.t.Context(), b.tenant, b.resource, lease.Acquire{
+			Owner: owner, RequestID: "skewed", ID: fmt.Sprintf("lse_%d", b.calls), Now: now, TTL: millis(1000), MaxHold: millis(hold), NoSteal: true,
+		})
+		if out.Verdict == lease.Done {
+			b.note(out.State)
+		}
+		return describe(out, err)
+	}
+}
+
+func force(token fencing.Token, requestID string) func(*bench, time.Time) string {
+	return func(b *bench, _ time.Time) string {
+		return describe(b.stores.Leases.Force(b.t.Context(), b.tenant, b.resource, lease.Force{Token: token, RequestID: requestID}))
+	}
+}
+
+func raiseFloor(to fencing.Token) func(*bench, time.Time) string {
+	return func(b *bench, _ time.Time) string {
+		floor, err := b.stores.Leases.RaiseFloor(b.t.Context(), to)
+		return fmt.Sprintf("floor %d, %v", floor, err)
+	}
+}
+
 func renew(token fencing.Token, ttl int) func(*bench, time.Time) string {
 	return func(b *bench, now time.Time) string { return renewAs(token, b.ids[token], ttl)(b, now) }
 }
@@ -122,6 +168,12 @@ func get(b *bench, _ time.Time) string {
 	if s.Released {
 		text += ", released"
 	}
+	if s.Forced != "" {
+		return text + fmt.Sprintf(", forced by %q", s.Forced)
+	}
+	if s.Data != "" {
+		text += ", data " + s.Data
+	}
 	if s.ID != b.ids[s.Token] {
 		b.t.Errorf("stored lease id is %s, the grant's is %s", s.ID, b.ids[s.Token])
 	}
@@ -132,6 +184,39 @@ func get(b *bench, _ time.Time) string {
 func admit(token fencing.Token, sequence int64) func(*bench, time.Time) string {
 	return func(b *bench, _ time.Time) string {
 		a, err := b.stores.Fences.Admit(b.t.Context(), b.tenant, b.resource, fencing.Position{Token: token, Sequence: sequence})
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("%s, mark %d/%d", admitVerdicts[a.Verdict], a.Mark.Token, a.Mark.Sequence)
+	}
+}
+
+// write writes a record in mode Leased, as the holder of the token, and shows what came of it.
+func write(token fencing.Token, sequence int64, value string) func(*bench, time.Time) string {
+	return func(b *bench, now time.Time) string { return writeAs(token, b.ids[token], sequence, value)(b, now) }
+}
+
+func writeAs(token fencing.Token, id string, sequence int64, value string) func(*bench, time.Time) string {
+	return func(b *bench, _ time.Time) string {
+		w, err := b.stores.Fences.Write(b.t.Context(), b.tenant, b.resource, "k", fencing.Write{
+			Position: fencing.Position{Token: token, Sequence: sequence}, Mode: fencing.Leased, LeaseID: id,
+			Value: []byte(value), ID: rand.Text(),
+		})
+		if err != nil {
+			return err.Error()
+		}
+		text := fmt.Sprintf("%s, v%d at %d/%d %s", writeVerdicts[w.Verdict], w.Record.Version, w.Record.Token, w.Record.Sequence, w.Record.Value)
+		if w.Verdict == fencing.NotHolder {
+			text += fmt.Sprintf(", granted %d", w.Granted)
+		}
+		return text
+	}
+}
+
+// resetMark shows the verdict and the mark.
+func resetMark(to fencing.Token) func(*bench, time.Time) string {
+	return func(b *bench, _ time.Time) string {
+		a, err := b.stores.Fences.ResetMark(b.t.Context(), b.tenant, b.resource, to)
 		if err != nil {
 			return err.Error()
 		}
@@ -160,7 +245,12 @@ func (b *bench) note(s lease.State) {
 
 var verdicts = map[lease.Verdict]string{
 	lease.Done: "done", lease.Held: "held", lease.RequestExpired: "request expired",
-	lease.Lost: "lost", lease.Expired: "expired", lease.Exhausted: "exhausted",
+	lease.Lost: "lost", lease.Expired: "expired", lease.Exhausted: "exhausted", lease.Skewed: "skewed",
+}
+
+var writeVerdicts = map[fencing.Verdict]string{
+	fencing.Accepted: "accepted", fencing.Replayed: "replayed", fencing.Stale: "stale", fencing.NotGranted: "not granted",
+	fencing.SequenceReused: "sequence reused", fencing.NotHolder: "not holder",
 }
 
 var admitVerdicts = map[fencing.Verdict]string{

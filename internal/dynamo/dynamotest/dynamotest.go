@@ -37,6 +37,7 @@ type Wire struct {
 	requests []Request
 	lose     int
 	refuse   int
+	canceled [][]string // codes to answer the next transactions with
 	between  func()
 	before   map[int]func() // by how many writes from now
 }
@@ -75,6 +76,14 @@ func (w *Wire) Refuse(n int) {
 	w.refuse = n
 }
 
+// Cancel answers the next transaction itself, as DynamoDB does when it cancels one
+// for these reasons; each further call is for one more.
+func (w *Wire) Cancel(codes ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.canceled = append(w.canceled, codes)
+}
+
 // Take returns the requests sent since it was last called.
 func (w *Wire) Take() []Request {
 	w.mu.Lock()
@@ -85,9 +94,9 @@ func (w *Wire) Take() []Request {
 
 // RoundTrip implements http.RoundTripper.
 func (w *Wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	write, refused := w.note(r)
-	if refused {
-		return throttled(r), nil
+	write, refusal := w.note(r)
+	if refusal != "" {
+		return refused(r, refusal), nil
 	}
 	if before := w.due(write); before != nil {
 		before()
@@ -105,13 +114,13 @@ func (w *Wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, ErrLost
 	}
 	if w.HideOldItems && answer.StatusCode == http.StatusBadRequest {
-		return answer, hideItem(answer)
+		return answer, hideItems(answer)
 	}
 	return answer, nil
 }
 
 // note keeps a copy of the request and leaves its body to be sent.
-func (w *Wire) note(r *http.Request) (write, refused bool) {
+func (w *Wire) note(r *http.Request) (write bool, refusal string) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(err)
@@ -125,12 +134,29 @@ func (w *Wire) note(r *http.Request) (write, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.requests = append(w.requests, Request{operation, body})
-	write = operation == "UpdateItem"
-	if write && w.refuse > 0 {
+	write = operation == "UpdateItem" || operation == "TransactWriteItems"
+	switch {
+	case write && w.refuse > 0:
 		w.refuse--
-		return true, true
+		return true, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"made by the test"}`
+	case operation == "TransactWriteItems" && len(w.canceled) > 0:
+		refusal, w.canceled = cancellation(w.canceled[0]), w.canceled[1:]
 	}
-	return write, false
+	return write, refusal
+}
+
+func cancellation(codes []string) string {
+	var reasons []map[string]string
+	for _, code := range codes {
+		reasons = append(reasons, map[string]string{"Code": code})
+	}
+	raw, err := json.Marshal(map[string]any{
+		"__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException", "message": "made by the test", "CancellationReasons": reasons,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(raw)
 }
 
 func (w *Wire) due(write bool) (before func()) {
@@ -160,15 +186,14 @@ func (w *Wire) loses(write bool) (lost bool, between func()) {
 	return true, between
 }
 
-func throttled(r *http.Request) *http.Response {
-	const body = `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"made by the test"}`
+func refused(r *http.Request, body string) *http.Response {
 	return &http.Response{
 		StatusCode: http.StatusBadRequest, Request: r, Header: http.Header{}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
 	}
 }
 
-func hideItem(answer *http.Response) error {
+func hideItems(answer *http.Response) error {
 	raw, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if err != nil {
@@ -179,6 +204,12 @@ func hideItem(answer *http.Response) error {
 		return err
 	}
 	delete(body, "Item")
+	reasons, _ := body["CancellationReasons"].([]any)
+	for _, reason := range reasons {
+		if r, ok := reason.(map[string]any); ok {
+			delete(r, "Item")
+		}
+	}
 	if raw, err = json.Marshal(body); err != nil {
 		return err
 	}
@@ -190,19 +221,30 @@ func hideItem(answer *http.Response) error {
 var (
 	expressions = []string{"UpdateExpression", "ConditionExpression", "KeyConditionExpression", "FilterExpression", "ProjectionExpression"}
 	word        = regexp.MustCompile(`[#:]?\w+`)
-	grammar     = regexp.MustCompile(`^(SET|REMOVE|ADD|DELETE|AND|OR|NOT|if_not_exists|attribute_exists|attribute_not_exists)$`)
+	grammar     = regexp.MustCompile(`^(SET|REMOVE|ADD|DELETE|AND|OR|NOT|if_not_exists|attribute_exists|begins_with|attribute_not_exists)$`)
 )
 
 // BareNames lists the words of the request's expressions that are neither the
 // expressions' own nor placeholders: attributes by their plain names, which
 // collide with DynamoDB's reserved words.
-func (r Request) BareNames() []string {
+func (r Request) BareNames() []string { return bareNames(r.Body) }
+
+func bareNames(body map[string]any) []string {
 	var bare []string
 	for _, e := range expressions {
-		text, _ := r.Body[e].(string)
+		text, _ := body[e].(string)
 		for _, w := range word.FindAllString(text, -1) {
 			if w[0] != '#' && w[0] != ':' && !grammar.MatchString(w) {
 				bare = append(bare, fmt.Sprintf("%s in %q", w, text))
+			}
+		}
+	}
+	items, _ := body["TransactItems"].([]any)
+	for _, item := range items {
+		actions, _ := item.(map[string]any)
+		for _, action := range actions {
+			if a, ok := action.(map[string]any); ok {
+				bare = append(bare, bareNames(a)...)
 			}
 		}
 	}
