@@ -45,9 +45,19 @@ proof: ## run the tests at full counts and write docs/evidence/tests.txt
 	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== '; \
 	} | tee docs/evidence/tests.txt
 
+.PHONY: proof-session
+proof-session: ## run the histories of cached sessions at full counts and write docs/evidence/session.txt
+	@mkdir -p docs/evidence
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== '; \
+	} | tee docs/evidence/session.txt
+
 .PHONY: bench
-bench: ## run the Go benchmarks
-	@echo "These time single functions on this machine; they compare nothing."
+bench: ## measure the service beside a floor and a peer, interleaved; needs the engines
+	cd bench && go run . $(BENCH)
+
+.PHONY: bench-functions
+bench-functions: ## run the Go benchmarks, which time single functions and compare nothing
 	go test -run '^$$' -bench . -benchmem ./...
 
 .PHONY: readme-check
@@ -72,6 +82,7 @@ tools: ## install the linter into .tools/bin
 .PHONY: lint
 lint: tools ## run the linters
 	$(LINT) run ./...
+	cd bench && ../$(LINT) run ./...
 
 .PHONY: lint-guard
 lint-guard: tools ## fail unless the linter refuses planted wrong imports

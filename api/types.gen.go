@@ -9,12 +9,30 @@ import (
 
 // Defines values for Algorithm.
 const (
-	AlgorithmTokenBucket Algorithm = "token_bucket"
+	AlgorithmConcurrency          Algorithm = "concurrency"
+	AlgorithmFixedWindow          Algorithm = "fixed_window"
+	AlgorithmGCRA                 Algorithm = "gcra"
+	AlgorithmLeakyBucket          Algorithm = "leaky_bucket"
+	AlgorithmSlidingWindowCounter Algorithm = "sliding_window_counter"
+	AlgorithmSlidingWindowLog     Algorithm = "sliding_window_log"
+	AlgorithmTokenBucket          Algorithm = "token_bucket"
 )
 
 // Valid indicates whether the value is a known member of the Algorithm enum.
 func (e Algorithm) Valid() bool {
 	switch e {
+	case AlgorithmConcurrency:
+		return true
+	case AlgorithmFixedWindow:
+		return true
+	case AlgorithmGCRA:
+		return true
+	case AlgorithmLeakyBucket:
+		return true
+	case AlgorithmSlidingWindowCounter:
+		return true
+	case AlgorithmSlidingWindowLog:
+		return true
 	case AlgorithmTokenBucket:
 		return true
 	default:
@@ -24,13 +42,103 @@ func (e Algorithm) Valid() bool {
 
 // Defines values for DecisionSource.
 const (
-	SourceMemory DecisionSource = "memory"
+	SourceFailClosed DecisionSource = "fail_closed"
+	SourceFailOpen   DecisionSource = "fail_open"
+	SourceLocal      DecisionSource = "local"
+	SourceMemory     DecisionSource = "memory"
+	SourceRedis      DecisionSource = "redis"
 )
 
 // Valid indicates whether the value is a known member of the DecisionSource enum.
 func (e DecisionSource) Valid() bool {
 	switch e {
+	case SourceFailClosed:
+		return true
+	case SourceFailOpen:
+		return true
+	case SourceLocal:
+		return true
 	case SourceMemory:
+		return true
+	case SourceRedis:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for EventAction.
+const (
+	EventActionCreate          EventAction = "create"
+	EventActionDenied          EventAction = "denied"
+	EventActionDisable         EventAction = "disable"
+	EventActionEnable          EventAction = "enable"
+	EventActionErase           EventAction = "erase"
+	EventActionFenceReset      EventAction = "fence_reset"
+	EventActionKeyCreate       EventAction = "key_create"
+	EventActionKeyRevoke       EventAction = "key_revoke"
+	EventActionLeaseForce      EventAction = "lease_force"
+	EventActionLogoutAll       EventAction = "logout_all"
+	EventActionOldTokenUsed    EventAction = "old_token_used"
+	EventActionPermissionEpoch EventAction = "permission_epoch"
+	EventActionRevoke          EventAction = "revoke"
+	EventActionRotate          EventAction = "rotate"
+	EventActionStepUp          EventAction = "step_up"
+	EventActionTenantLogoutAll EventAction = "tenant_logout_all"
+)
+
+// Valid indicates whether the value is a known member of the EventAction enum.
+func (e EventAction) Valid() bool {
+	switch e {
+	case EventActionCreate:
+		return true
+	case EventActionDenied:
+		return true
+	case EventActionDisable:
+		return true
+	case EventActionEnable:
+		return true
+	case EventActionErase:
+		return true
+	case EventActionFenceReset:
+		return true
+	case EventActionKeyCreate:
+		return true
+	case EventActionKeyRevoke:
+		return true
+	case EventActionLeaseForce:
+		return true
+	case EventActionLogoutAll:
+		return true
+	case EventActionOldTokenUsed:
+		return true
+	case EventActionPermissionEpoch:
+		return true
+	case EventActionRevoke:
+		return true
+	case EventActionRotate:
+		return true
+	case EventActionStepUp:
+		return true
+	case EventActionTenantLogoutAll:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for KeyClaimState.
+const (
+	Claimed   KeyClaimState = "claimed"
+	Completed KeyClaimState = "completed"
+)
+
+// Valid indicates whether the value is a known member of the KeyClaimState enum.
+func (e KeyClaimState) Valid() bool {
+	switch e {
+	case Claimed:
+		return true
+	case Completed:
 		return true
 	default:
 		return false
@@ -85,34 +193,49 @@ func (e Posture) Valid() bool {
 // Defines values for ProblemCode.
 const (
 	CodeBodyTooLarge         ProblemCode = "body_too_large"
+	CodeClaimLost            ProblemCode = "claim_lost"
+	CodeClockSkew            ProblemCode = "clock_skew"
 	CodeCostExceedsCapacity  ProblemCode = "cost_exceeds_capacity"
 	CodeEpochMismatch        ProblemCode = "epoch_mismatch"
 	CodeFeatureUnavailable   ProblemCode = "feature_unavailable"
 	CodeForbiddenScope       ProblemCode = "forbidden_scope"
+	CodeIdempotencyInFlight  ProblemCode = "idempotency_in_flight"
+	CodeIdempotencyMismatch  ProblemCode = "idempotency_mismatch"
 	CodeInternal             ProblemCode = "internal"
 	CodeInvalidRequest       ProblemCode = "invalid_request"
 	CodeInvalidValue         ProblemCode = "invalid_value"
 	CodeLeaseExpired         ProblemCode = "lease_expired"
 	CodeLeaseHeld            ProblemCode = "lease_held"
 	CodeLeaseLost            ProblemCode = "lease_lost"
+	CodeLockHeld             ProblemCode = "lock_held"
+	CodeLockLost             ProblemCode = "lock_lost"
 	CodeMethodNotAllowed     ProblemCode = "method_not_allowed"
 	CodeNotFound             ProblemCode = "not_found"
 	CodeOutcomeUnknown       ProblemCode = "outcome_unknown"
+	CodePreconditionRequired ProblemCode = "precondition_required"
+	CodeQuotaExceeded        ProblemCode = "quota_exceeded"
 	CodeRateLimited          ProblemCode = "rate_limited"
 	CodeRequestExpired       ProblemCode = "request_expired"
+	CodeReservationExpired   ProblemCode = "reservation_expired"
 	CodeSequenceReused       ProblemCode = "sequence_reused"
+	CodeSessionLimit         ProblemCode = "session_limit"
 	CodeSessionNotActive     ProblemCode = "session_not_active"
 	CodeStaleFencingToken    ProblemCode = "stale_fencing_token"
 	CodeStoreUnavailable     ProblemCode = "store_unavailable"
 	CodeUnauthenticated      ProblemCode = "unauthenticated"
 	CodeUnsupportedMediaType ProblemCode = "unsupported_media_type"
 	CodeUserDisabled         ProblemCode = "user_disabled"
+	CodeVersionMismatch      ProblemCode = "version_mismatch"
 )
 
 // Valid indicates whether the value is a known member of the ProblemCode enum.
 func (e ProblemCode) Valid() bool {
 	switch e {
 	case CodeBodyTooLarge:
+		return true
+	case CodeClaimLost:
+		return true
+	case CodeClockSkew:
 		return true
 	case CodeCostExceedsCapacity:
 		return true
@@ -121,6 +244,10 @@ func (e ProblemCode) Valid() bool {
 	case CodeFeatureUnavailable:
 		return true
 	case CodeForbiddenScope:
+		return true
+	case CodeIdempotencyInFlight:
+		return true
+	case CodeIdempotencyMismatch:
 		return true
 	case CodeInternal:
 		return true
@@ -134,17 +261,29 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeLeaseLost:
 		return true
+	case CodeLockHeld:
+		return true
+	case CodeLockLost:
+		return true
 	case CodeMethodNotAllowed:
 		return true
 	case CodeNotFound:
 		return true
 	case CodeOutcomeUnknown:
 		return true
+	case CodePreconditionRequired:
+		return true
+	case CodeQuotaExceeded:
+		return true
 	case CodeRateLimited:
 		return true
 	case CodeRequestExpired:
 		return true
+	case CodeReservationExpired:
+		return true
 	case CodeSequenceReused:
+		return true
+	case CodeSessionLimit:
 		return true
 	case CodeSessionNotActive:
 		return true
@@ -158,6 +297,8 @@ func (e ProblemCode) Valid() bool {
 		return true
 	case CodeUserDisabled:
 		return true
+	case CodeVersionMismatch:
+		return true
 	default:
 		return false
 	}
@@ -166,12 +307,15 @@ func (e ProblemCode) Valid() bool {
 // Defines values for ProtectedMode.
 const (
 	HighWater ProtectedMode = "high_water"
+	Leased    ProtectedMode = "lease"
 )
 
 // Valid indicates whether the value is a known member of the ProtectedMode enum.
 func (e ProtectedMode) Valid() bool {
 	switch e {
 	case HighWater:
+		return true
+	case Leased:
 		return true
 	default:
 		return false
@@ -180,13 +324,21 @@ func (e ProtectedMode) Valid() bool {
 
 // Defines values for Scope.
 const (
+	ScopeAuditRead        Scope = "audit:read"
 	ScopeFencingRead      Scope = "fencing:read"
 	ScopeFencingWrite     Scope = "fencing:write"
+	ScopeIdempotencyUse   Scope = "idempotency:use"
 	ScopeKeysAdmin        Scope = "keys:admin"
+	ScopeLeasesForce      Scope = "leases:force"
 	ScopeLeasesRead       Scope = "leases:read"
 	ScopeLeasesUse        Scope = "leases:use"
+	ScopeLocksUse         Scope = "locks:use"
+	ScopeQuotasAdmin      Scope = "quotas:admin"
+	ScopeQuotasUse        Scope = "quotas:use"
+	ScopeRatelimitAdmin   Scope = "ratelimit:admin"
 	ScopeRatelimitCheck   Scope = "ratelimit:check"
 	ScopeSessionsCreate   Scope = "sessions:create"
+	ScopeSessionsData     Scope = "sessions:data"
 	ScopeSessionsExplain  Scope = "sessions:explain"
 	ScopeSessionsRead     Scope = "sessions:read"
 	ScopeSessionsRevoke   Scope = "sessions:revoke"
@@ -199,19 +351,35 @@ const (
 // Valid indicates whether the value is a known member of the Scope enum.
 func (e Scope) Valid() bool {
 	switch e {
+	case ScopeAuditRead:
+		return true
 	case ScopeFencingRead:
 		return true
 	case ScopeFencingWrite:
 		return true
+	case ScopeIdempotencyUse:
+		return true
 	case ScopeKeysAdmin:
+		return true
+	case ScopeLeasesForce:
 		return true
 	case ScopeLeasesRead:
 		return true
 	case ScopeLeasesUse:
 		return true
+	case ScopeLocksUse:
+		return true
+	case ScopeQuotasAdmin:
+		return true
+	case ScopeQuotasUse:
+		return true
+	case ScopeRatelimitAdmin:
+		return true
 	case ScopeRatelimitCheck:
 		return true
 	case ScopeSessionsCreate:
+		return true
+	case ScopeSessionsData:
 		return true
 	case ScopeSessionsExplain:
 		return true
@@ -234,13 +402,22 @@ func (e Scope) Valid() bool {
 
 // Defines values for Stage.
 const (
+	StageCanary  Stage = "canary"
 	StageEnforce Stage = "enforce"
+	StageShadow  Stage = "shadow"
+	StageWarn    Stage = "warn"
 )
 
 // Valid indicates whether the value is a known member of the Stage enum.
 func (e Stage) Valid() bool {
 	switch e {
+	case StageCanary:
+		return true
 	case StageEnforce:
+		return true
+	case StageShadow:
+		return true
+	case StageWarn:
 		return true
 	default:
 		return false
@@ -256,6 +433,7 @@ const (
 	VerdictReasonExpired     VerdictReason = "expired"
 	VerdictReasonIdleExpired VerdictReason = "idle_expired"
 	VerdictReasonRevoked     VerdictReason = "revoked"
+	VerdictReasonRotated     VerdictReason = "rotated"
 	VerdictReasonUnknown     VerdictReason = "unknown"
 )
 
@@ -275,6 +453,8 @@ func (e VerdictReason) Valid() bool {
 	case VerdictReasonIdleExpired:
 		return true
 	case VerdictReasonRevoked:
+		return true
+	case VerdictReasonRotated:
 		return true
 	case VerdictReasonUnknown:
 		return true
@@ -323,10 +503,28 @@ type APIKeyList struct {
 	APIKeys []APIKey `json:"api_keys"`
 }
 
+// AbandonClaim A claim.
+type AbandonClaim struct {
+	// ClaimID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	ClaimID ID `json:"claim_id"`
+}
+
 // AcquireLease Asks for a resource.
 type AcquireLease struct {
+	// Data Any JSON, at most 4 KB when compact, that everybody who reads the lease sees. It belongs to this grant.
+	//
+	// Example: {"host":"worker-7"}
+	Data json.RawMessage `json:"data,omitempty"`
+
 	// MaxTTLMS How far renewals may reach from the grant: `ttl_ms` to 7 days.
 	MaxTTLMS *int64 `json:"max_ttl_ms,omitempty"`
+
+	// NotAfter Once past, the request gets no new grant any more: 409 `request_expired`. To the millisecond; by default never.
+	//
+	// Example: 2026-01-02T15:04:35.000Z
+	NotAfter *Instant `json:"not_after,omitempty"`
 
 	// Owner Who asks, for people: it proves nothing.
 	Owner ID `json:"owner"`
@@ -338,6 +536,46 @@ type AcquireLease struct {
 	//
 	// Example: 30000
 	TTLMS LeaseTTL `json:"ttl_ms"`
+
+	// WaitMS How long to wait for a resource that is held. The callers who wait at one node are served first come first.
+	WaitMS *int64 `json:"wait_ms,omitempty"`
+}
+
+// AcquireLeaseSet Asks for several resources.
+type AcquireLeaseSet struct {
+	// Data Any JSON, at most 4 KB when compact, that everybody who reads one of the leases sees.
+	Data json.RawMessage `json:"data,omitempty"`
+
+	// MaxTTLMS How far renewals may reach from the grant: `ttl_ms` to 7 days.
+	MaxTTLMS *int64 `json:"max_ttl_ms,omitempty"`
+
+	// NotAfter Once past, the request gets no new grants any more: 409 `request_expired`. To the millisecond; by default never.
+	//
+	// Example: 2026-01-02T15:04:35.000Z
+	NotAfter *Instant `json:"not_after,omitempty"`
+
+	// Owner Who asks, for people: it proves nothing.
+	Owner ID `json:"owner"`
+
+	// RequestID Makes a retry safe: the same owner and request id get the same grants again.
+	RequestID *ID  `json:"request_id,omitempty"`
+	Resources []ID `json:"resources"`
+
+	// TTLMS How long the lease is held from now on, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 30000
+	TTLMS LeaseTTL `json:"ttl_ms"`
+}
+
+// AcquireLock Who wants the lock, and for how long.
+type AcquireLock struct {
+	// Owner Who holds it, for people: proves nothing; neither `.` nor `..`.
+	Owner ID `json:"owner"`
+
+	// TTLMS How long the lock is held from now on, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 10000
+	TTLMS AdvisoryTTL `json:"ttl_ms"`
 }
 
 // Admit The position of a writer.
@@ -353,6 +591,11 @@ type Admit struct {
 	Sequence *Sequence `json:"sequence,omitempty"`
 }
 
+// AdvisoryTTL How long the lock is held from now on, in milliseconds, 100 ms to 24 h.
+//
+// Example: 10000
+type AdvisoryTTL = int64
+
 // Algorithm How a limit counts.
 type Algorithm string
 
@@ -362,6 +605,84 @@ type BumpPermissionEpoch struct {
 	//
 	// Example: stolen laptop
 	Reason *Reason `json:"reason,omitempty"`
+}
+
+// CancelQuota No field at all.
+type CancelQuota = map[string]interface{}
+
+// ClaimExtended The claim as it stands.
+type ClaimExtended struct {
+	Attempt int64 `json:"attempt"`
+
+	// ClaimID Example: clm_…
+	ClaimID string `json:"claim_id"`
+
+	// ValidForMS How long the lock lasts. Count it from when the request was sent, on a monotonic clock.
+	ValidForMS int64 `json:"valid_for_ms"`
+}
+
+// ClaimKey A request that must not be completed twice.
+type ClaimKey struct {
+	// Fingerprint What makes the request the one that it is, for example a hash of its body; neither `.` nor `..`.
+	Fingerprint ID `json:"fingerprint"`
+
+	// LockTTLMS After how long others may claim, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 30000
+	LockTTLMS LockTTL `json:"lock_ttl_ms"`
+
+	// RequestID Names this try, so that its repetition gets the same claim; neither `.` nor `..`.
+	RequestID *ID `json:"request_id,omitempty"`
+
+	// TTLMS How long the record lasts from the claim on, in milliseconds, 100 ms to 30 days, and never shorter than its lock.
+	//
+	// Example: 86400000
+	TTLMS int64 `json:"ttl_ms"`
+}
+
+// CommitQuota What of a reservation was used.
+type CommitQuota struct {
+	// Amount 1 to what is reserved, which is also the default.
+	Amount *int64 `json:"amount,omitempty"`
+}
+
+// CompleteClaim A claim and its response.
+type CompleteClaim struct {
+	// ClaimID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	ClaimID ID `json:"claim_id"`
+
+	// Response Any JSON, null included, at most 32 KB without its space and 128 deep, its numbers within 64 bits.
+	//
+	// Example: {"status":201}
+	Response json.RawMessage `json:"response"`
+}
+
+// Confirmed Why, and the id of the user, or of the tenant, once more.
+type Confirmed struct {
+	// Confirm 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Confirm ID `json:"confirm"`
+
+	// Reason Why, for the log. 1 to 256 bytes without control characters.
+	//
+	// Example: stolen laptop
+	Reason Reason `json:"reason"`
+}
+
+// ConsumeQuota Units to use at once.
+type ConsumeQuota struct {
+	// Amount 1 to 2^53 − 1.
+	//
+	// Example: 100
+	Amount Units `json:"amount"`
+
+	// RequestID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	RequestID ID `json:"request_id"`
 }
 
 // CreateAPIKey Asks for a key.
@@ -391,6 +712,9 @@ type CreateSession struct {
 	// Example: ["pwd","otp"]
 	AMR *[]string `json:"amr,omitempty"`
 
+	// Data Any JSON of at most 4096 bytes, kept beside the session; see `/v1/sessions/{handle}/data`.
+	Data json.RawMessage `json:"data,omitempty"`
+
 	// DeviceID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
 	//
 	// Example: user-42
@@ -406,6 +730,9 @@ type CreateSession struct {
 	//
 	// Example: 203.0.113.7
 	IP *string `json:"ip,omitempty"`
+
+	// MaxSessions Refuse when the user has as many live sessions. One that went idle at most `idle_ttl_ms` / 5 or 5 min ago may count.
+	MaxSessions *int64 `json:"max_sessions,omitempty"`
 
 	// UserAgent What the login came from, for people.
 	//
@@ -451,8 +778,16 @@ type CreatedSession struct {
 	Token SessionToken `json:"token"`
 }
 
-// DecisionSource What decided: `memory` is this process alone.
+// DecisionSource What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 type DecisionSource string
+
+// DegradedReason Why the store did not decide: `timeout`, `breaker_open`, `unreachable`, `connection_lost`, or Redis' own word such as `readonly`, `loading`, `clusterdown`.
+type DegradedReason = string
+
+// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+//
+// Example: {"tenant":"shop-1","user":"user-42"}
+type Descriptors map[string]ID
 
 // Epochs The user's numbers.
 type Epochs struct {
@@ -465,10 +800,104 @@ type Epochs struct {
 	SessionVersion int64 `json:"session_version"`
 }
 
+// Event Who did what, why, and what came of it.
+type Event struct {
+	Action EventAction `json:"action"`
+
+	// Actor The id of the API key that asked.
+	Actor string `json:"actor"`
+
+	// At Example: 2026-01-02T15:04:05.000Z
+	At Instant `json:"at"`
+
+	// ID Larger for later events.
+	ID string `json:"id"`
+
+	// Outcome `ok`, or the code of the refusal.
+	Outcome string `json:"outcome"`
+
+	// Reason In the actor's words; of `denied`, the scope that the key lacks.
+	Reason string `json:"reason,omitempty"`
+
+	// Repeats How many events like this one were left out just before it.
+	Repeats   int64  `json:"repeats,omitempty"`
+	RequestID string `json:"request_id,omitempty"`
+
+	// Subject The handle of the session, or the id of the API key.
+	Subject string `json:"subject,omitempty"`
+
+	// UserID Whose session or account it is. Missing where nobody's or not known.
+	UserID string `json:"user_id,omitempty"`
+}
+
+// EventAction defines model for EventAction.
+type EventAction string
+
+// EventList One page of events.
+type EventList struct {
+	Events []Event `json:"events"`
+
+	// NextCursor Missing on the last page.
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
+// ExtendClaim A claim and how long it is needed.
+type ExtendClaim struct {
+	// ClaimID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	ClaimID ID `json:"claim_id"`
+
+	// LockTTLMS After how long others may claim, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 30000
+	LockTTLMS LockTTL `json:"lock_ttl_ms"`
+}
+
 // FencingToken A later grant of the same resource has a larger one. 1 to 2^53 − 1.
 //
 // Example: 7
 type FencingToken = int64
+
+// ForceRelease Which grant, and why.
+type ForceRelease struct {
+	// FencingToken The one that the caller saw. If another is the latest by now, nothing happens.
+	FencingToken FencingToken `json:"fencing_token"`
+
+	// Reason Why, for the log. 1 to 256 bytes without control characters.
+	//
+	// Example: stolen laptop
+	Reason Reason `json:"reason"`
+
+	// RequestID Makes a retry safe: the same request id gets the same answer again.
+	RequestID *ID `json:"request_id,omitempty"`
+}
+
+// ForcedRelease The resource is free.
+type ForcedRelease struct {
+	// FencingToken A later grant of the same resource has a larger one. 1 to 2^53 − 1.
+	//
+	// Example: 7
+	FencingToken FencingToken `json:"fencing_token"`
+}
+
+// HeldLease Which grant of which resource.
+type HeldLease struct {
+	// FencingToken A later grant of the same resource has a larger one. 1 to 2^53 − 1.
+	//
+	// Example: 7
+	FencingToken FencingToken `json:"fencing_token"`
+
+	// LeaseID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	LeaseID ID `json:"lease_id"`
+
+	// Resource 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Resource ID `json:"resource"`
+}
 
 // ID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
 //
@@ -484,6 +913,27 @@ type InForce struct {
 	// Store Example: bbolt
 	Store string `json:"store"`
 }
+
+// KeyClaim What comes of a claim. Claimed, it has `claim_id`, `attempt` and `valid_for_ms`; completed, `response`.
+type KeyClaim struct {
+	// Attempt Larger than that of every claim before, until 24 h after the record's end: a fencing token.
+	Attempt int64 `json:"attempt,omitempty"`
+
+	// ClaimID `clm_…`: proves the claim: keep it secret.
+	//
+	// Example: clm_…
+	ClaimID string `json:"claim_id,omitempty"`
+
+	// Response Any JSON.
+	Response json.RawMessage `json:"response,omitempty"`
+	State    KeyClaimState   `json:"state"`
+
+	// ValidForMS How long the lock lasts. Count it from when the request was sent, on a monotonic clock.
+	ValidForMS *int64 `json:"valid_for_ms,omitempty"`
+}
+
+// KeyClaimState defines model for KeyClaim.State.
+type KeyClaimState string
 
 // KeyType What is promised for one kind of key.
 type KeyType struct {
@@ -533,6 +983,9 @@ type Lease struct {
 	// AcquiredAt Example: 2026-01-02T15:04:05.000Z
 	AcquiredAt Instant `json:"acquired_at"`
 
+	// Data What the grant was asked for with. Missing where it came without.
+	Data json.RawMessage `json:"data,omitempty"`
+
 	// ExpiresAt Example: 2026-01-02T15:04:35.000Z
 	ExpiresAt Instant `json:"expires_at"`
 
@@ -559,6 +1012,9 @@ type Lease struct {
 type LeaseGrant struct {
 	// AcquiredAt Example: 2026-01-02T15:04:05.000Z
 	AcquiredAt Instant `json:"acquired_at"`
+
+	// Data What the grant was asked for with. Missing where it came without.
+	Data json.RawMessage `json:"data,omitempty"`
 
 	// ExpiresAt Example: 2026-01-02T15:04:35.000Z
 	ExpiresAt Instant `json:"expires_at"`
@@ -588,6 +1044,19 @@ type LeaseGrant struct {
 	ValidForMS int64 `json:"valid_for_ms"`
 }
 
+// LeaseGrants Several grants.
+type LeaseGrants struct {
+	Leases []LeaseGrant `json:"leases"`
+}
+
+// LeaseList One page of leases.
+type LeaseList struct {
+	Leases []Lease `json:"leases"`
+
+	// NextCursor Missing on the last page.
+	NextCursor string `json:"next_cursor,omitempty"`
+}
+
 // LeaseTTL How long the lease is held from now on, in milliseconds, 100 ms to 24 h.
 //
 // Example: 30000
@@ -598,8 +1067,8 @@ type Limit struct {
 	// Algorithm How a limit counts.
 	Algorithm Algorithm `json:"algorithm"`
 
-	// Burst Units that pass at once from full.
-	Burst int64 `json:"burst"`
+	// Burst Token bucket and GCRA: units that pass at once from full.
+	Burst int64 `json:"burst,omitempty"`
 
 	// Key The descriptors that tell buckets apart.
 	//
@@ -607,10 +1076,20 @@ type Limit struct {
 	Key []string `json:"key"`
 
 	// Name Example: user
-	Name string `json:"name"`
+	Name      string     `json:"name"`
+	Overrides []Override `json:"overrides,omitempty"`
+
+	// Queue Leaky bucket: units in it at once.
+	Queue int64 `json:"queue,omitempty"`
 
 	// Rate `count` units every `per_ms` milliseconds.
-	Rate Rate `json:"rate"`
+	Rate *Rate `json:"rate,omitempty"`
+
+	// SlotTTLMS Concurrency: until a slot comes back by itself.
+	SlotTTLMS int64 `json:"slot_ttl_ms,omitempty"`
+
+	// Slots Concurrency: units held at once.
+	Slots int64 `json:"slots,omitempty"`
 }
 
 // LimitState What one limit said.
@@ -633,6 +1112,25 @@ type LimitState struct {
 	// WindowMS The time in which the limit refills from empty, rounded up.
 	WindowMS int64 `json:"window_ms"`
 }
+
+// LockGrant A lock as its holder sees it.
+type LockGrant struct {
+	// LockID `lck_…`: proves the holder: keep it secret.
+	//
+	// Example: lck_…
+	LockID string `json:"lock_id"`
+
+	// ValidForMS How long the lock is held, as far as its store keeps it. Count it from when the request was sent.
+	ValidForMS int64 `json:"valid_for_ms"`
+
+	// Warning What such a lock is not good for.
+	Warning string `json:"warning"`
+}
+
+// LockTTL After how long others may claim, in milliseconds, 100 ms to 24 h.
+//
+// Example: 30000
+type LockTTL = int64
 
 // LoggedOut Every session with a smaller version is dead, but the kept one.
 type LoggedOut struct {
@@ -672,6 +1170,29 @@ type Mark struct {
 	Sequence int64 `json:"sequence"`
 }
 
+// Override Other numbers for the requests that match. The limit's own hold where one is missing.
+type Override struct {
+	// Burst Token bucket and GCRA: units that pass at once from full.
+	Burst int64 `json:"burst,omitempty"`
+
+	// Match Descriptors and their values, or the beginning of one and a *.
+	//
+	// Example: {"tenant":"trial-*"}
+	Match map[string]string `json:"match"`
+
+	// Queue Leaky bucket: units in it at once.
+	Queue int64 `json:"queue,omitempty"`
+
+	// Rate `count` units every `per_ms` milliseconds.
+	Rate *Rate `json:"rate,omitempty"`
+
+	// SlotTTLMS Concurrency: until a slot comes back by itself.
+	SlotTTLMS int64 `json:"slot_ttl_ms,omitempty"`
+
+	// Slots Concurrency: units held at once.
+	Slots int64 `json:"slots,omitempty"`
+}
+
 // PermissionEpoch Every session with a smaller permission epoch has stale permissions.
 type PermissionEpoch struct {
 	// CachePropagated Every verify that starts after this answer sees the change.
@@ -688,15 +1209,21 @@ type PermissionEpoch struct {
 
 // Policy A named set of limits that must all allow.
 type Policy struct {
-	Limits []Limit `json:"limits"`
+	// CanaryPercent With stage canary: of how many identities in a hundred refusals count.
+	CanaryPercent int64 `json:"canary_percent,omitempty"`
+
+	// EnforceFrom With stage warn: the date that is announced.
+	EnforceFrom string  `json:"enforce_from,omitempty"`
+	Limits      []Limit `json:"limits"`
 
 	// Name Example: default
-	Name string `json:"name"`
+	Name  string `json:"name"`
+	Owner string `json:"owner,omitempty"`
 
 	// Posture What a policy answers while its store is unreachable.
 	Posture Posture `json:"posture"`
 
-	// Stage How far a policy is rolled out.
+	// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
 	Stage Stage `json:"stage"`
 }
 
@@ -713,8 +1240,17 @@ type Posture string
 
 // Problem An error. The fields behind `retryable` come with the codes that their descriptions name.
 type Problem struct {
+	// Available `quota_exceeded`: the units that are available; negative after the limit was lowered.
+	Available *int64 `json:"available,omitempty"`
+
 	// Code What went wrong, for programs.
 	Code ProblemCode `json:"code"`
+
+	// Degraded `store_unavailable` of a check: true where a posture refused.
+	Degraded bool `json:"degraded,omitempty"`
+
+	// DegradedReason `store_unavailable` of a check: why the store did not decide.
+	DegradedReason string `json:"degraded_reason,omitempty"`
 
 	// Detail What was wrong with this request. It never holds a secret or a store's text.
 	Detail string `json:"detail"`
@@ -736,7 +1272,7 @@ type Problem struct {
 	// RequestID As in the header `X-Request-Id`.
 	RequestID string `json:"request_id"`
 
-	// RetryAfterMS `lease_held`: until the resource can be free, rounded up.
+	// RetryAfterMS `lease_held`: until the resource can be free, rounded up. `idempotency_in_flight`, `lock_held`: until the lock is over, rounded up. `quota_exceeded`: until the next window, rounded up.
 	RetryAfterMS *int64 `json:"retry_after_ms,omitempty"`
 
 	// Retryable The same request can succeed later, and nothing happened yet that a repetition would double.
@@ -747,6 +1283,9 @@ type Problem struct {
 
 	// Sequence `stale_fencing_token`: the sequence that the mark stands at, 0 for none.
 	Sequence *int64 `json:"sequence,omitempty"`
+
+	// Source `store_unavailable` of a check: the policy's posture refused.
+	Source DecisionSource `json:"source,omitempty"`
 
 	// Status Example: 409
 	Status int64 `json:"status"`
@@ -793,7 +1332,9 @@ type ProblemBase struct {
 // ProblemCode What went wrong, for programs.
 type ProblemCode string
 
-// ProtectedMode `high_water`: a writer's position must not be below the record's. It must be named: it is the only mode offered yet.
+// ProtectedMode What a record asks of a writer; its first write fixes it. `high_water`: the position must not be below the record's.
+// `lease`, the default: besides, the writer's grant must be the resource's latest, neither released nor forced. Where one
+// lease guards several records, `lease` is the mode that is safe.
 type ProtectedMode string
 
 // ProtectedRecord A protected value.
@@ -803,9 +1344,13 @@ type ProtectedRecord struct {
 	// Example: 7
 	FencingToken FencingToken `json:"fencing_token"`
 
-	// Mode `high_water`: a writer's position must not be below the record's. It must be named: it is the only mode offered yet.
-	Mode     ProtectedMode `json:"mode"`
-	Sequence int64         `json:"sequence"`
+	// Mode What a record asks of a writer; its first write fixes it. `high_water`: the position must not be below the record's.
+	// `lease`, the default: besides, the writer's grant must be the resource's latest, neither released nor forced. Where one
+	// lease guards several records, `lease` is the mode that is safe.
+	Mode ProtectedMode `json:"mode"`
+
+	// Sequence 0 right after a reset.
+	Sequence int64 `json:"sequence"`
 
 	// Value Any JSON.
 	Value json.RawMessage `json:"value"`
@@ -826,6 +1371,68 @@ type ProtectedWritten struct {
 	Version int64 `json:"version"`
 }
 
+// Quota One window of a quota: `available` + `reserved` + `used` = `limit`.
+type Quota struct {
+	// Available Negative only after the limit was lowered.
+	Available int64 `json:"available"`
+	Limit     int64 `json:"limit"`
+	Reserved  int64 `json:"reserved"`
+
+	// ResetsAt When the next window begins, unless there is none.
+	//
+	// Example: 2026-01-03T00:00:00.000Z
+	ResetsAt *Instant `json:"resets_at,omitempty"`
+	Used     int64    `json:"used"`
+
+	// Window When the used units begin again at zero: `"none"` (never), `"day"`, `"month"`, or `{"ms": n}`, every n milliseconds
+	// counted from 1970-01-01 UTC, 100 ms to 366 days.
+	//
+	//
+	// Example: day
+	Window QuotaWindow `json:"window"`
+
+	// Zone Example: UTC
+	Zone string `json:"zone"`
+}
+
+// QuotaReserved A reservation and its window.
+type QuotaReserved struct {
+	// Available Negative only after the limit was lowered.
+	Available int64 `json:"available"`
+	Limit     int64 `json:"limit"`
+
+	// ReservationID `rsv_…`: names it when it is committed or cancelled.
+	//
+	// Example: rsv_…
+	ReservationID string `json:"reservation_id"`
+	Reserved      int64  `json:"reserved"`
+
+	// ResetsAt When the next window begins, unless there is none.
+	//
+	// Example: 2026-01-03T00:00:00.000Z
+	ResetsAt *Instant `json:"resets_at,omitempty"`
+	Used     int64    `json:"used"`
+
+	// ValidForMS How long it lasts: count from when the request was sent.
+	ValidForMS int64 `json:"valid_for_ms"`
+
+	// Window When the used units begin again at zero: `"none"` (never), `"day"`, `"month"`, or `{"ms": n}`, every n milliseconds
+	// counted from 1970-01-01 UTC, 100 ms to 366 days.
+	//
+	//
+	// Example: day
+	Window QuotaWindow `json:"window"`
+
+	// Zone Example: UTC
+	Zone string `json:"zone"`
+}
+
+// QuotaWindow When the used units begin again at zero: `"none"` (never), `"day"`, `"month"`, or `{"ms": n}`, every n milliseconds
+// counted from 1970-01-01 UTC, 100 ms to 366 days.
+//
+// Example: day
+type QuotaWindow = json.RawMessage
+
 // Rate `count` units every `per_ms` milliseconds.
 type Rate struct {
 	// Count Example: 10
@@ -840,9 +1447,13 @@ type RateLimitDecision struct {
 	Allowed bool `json:"allowed"`
 
 	// Degraded The answer was given under the policy's posture because its store failed.
-	Degraded bool `json:"degraded"`
+	Degraded       bool   `json:"degraded"`
+	DegradedReason string `json:"degraded_reason,omitempty"`
 
-	// Limiting The refusing limit with the longest wait; missing where allowed.
+	// DelayMS With a leaky bucket: how long to wait before going on, rounded up; missing where there is none or nothing to wait for.
+	DelayMS int64 `json:"delay_ms,omitempty"`
+
+	// Limiting The refusing limit with the longest wait, also where the stage lets its refusal not count; else missing.
 	Limiting string       `json:"limiting,omitempty"`
 	Limits   []LimitState `json:"limits"`
 
@@ -852,10 +1463,13 @@ type RateLimitDecision struct {
 	// RetryAfterMS Until the same request could pass, rounded up; 0 where allowed.
 	RetryAfterMS int64 `json:"retry_after_ms"`
 
-	// Source What decided: `memory` is this process alone.
+	// SlotID With a limit of slots: what to release in the end; missing where refused.
+	SlotID string `json:"slot_id,omitempty"`
+
+	// Source What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 	Source DecisionSource `json:"source"`
 
-	// Stage How far a policy is rolled out.
+	// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
 	Stage Stage `json:"stage"`
 }
 
@@ -867,12 +1481,16 @@ type RateLimitProblem struct {
 	Code ProblemCode `json:"code"`
 
 	// Degraded The answer was given under the policy's posture because its store failed.
-	Degraded bool `json:"degraded"`
+	Degraded       bool   `json:"degraded"`
+	DegradedReason string `json:"degraded_reason,omitempty"`
+
+	// DelayMS With a leaky bucket: how long to wait before going on, rounded up; missing where there is none or nothing to wait for.
+	DelayMS int64 `json:"delay_ms,omitempty"`
 
 	// Detail What was wrong with this request. It never holds a secret or a store's text.
 	Detail string `json:"detail"`
 
-	// Limiting The refusing limit with the longest wait; missing where allowed.
+	// Limiting The refusing limit with the longest wait, also where the stage lets its refusal not count; else missing.
 	Limiting string       `json:"limiting,omitempty"`
 	Limits   []LimitState `json:"limits"`
 
@@ -888,10 +1506,13 @@ type RateLimitProblem struct {
 	// Retryable The same request can succeed later, and nothing happened yet that a repetition would double.
 	Retryable bool `json:"retryable"`
 
-	// Source What decided: `memory` is this process alone.
+	// SlotID With a limit of slots: what to release in the end; missing where refused.
+	SlotID string `json:"slot_id,omitempty"`
+
+	// Source What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 	Source DecisionSource `json:"source"`
 
-	// Stage How far a policy is rolled out.
+	// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
 	Stage Stage `json:"stage"`
 
 	// Status Example: 409
@@ -908,6 +1529,43 @@ type RateLimitProblem struct {
 	Type string `json:"type"`
 }
 
+// RateLimitRefund Puts units back.
+type RateLimitRefund struct {
+	// Cost Units to put back into every limit but those with slots.
+	Cost int64 `json:"cost"`
+
+	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+	//
+	// Example: {"tenant":"shop-1","user":"user-42"}
+	Descriptors Descriptors `json:"descriptors"`
+
+	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Policy ID `json:"policy"`
+
+	// RequestID Makes a retry exact for ten minutes. It is no check's request id: refunds have their own.
+	RequestID *ID `json:"request_id,omitempty"`
+}
+
+// RateLimitRelease Frees a slot.
+type RateLimitRelease struct {
+	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+	//
+	// Example: {"tenant":"shop-1","user":"user-42"}
+	Descriptors Descriptors `json:"descriptors"`
+
+	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Policy ID `json:"policy"`
+
+	// SlotID What the check answered.
+	//
+	// Example: slt_4XHGVMOB5NE2DAWT3RZJ7QYCPK
+	SlotID string `json:"slot_id"`
+}
+
 // RateLimitRequest Asks a policy for units.
 type RateLimitRequest struct {
 	// Cost Units to take.
@@ -916,12 +1574,33 @@ type RateLimitRequest struct {
 	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
 	//
 	// Example: {"tenant":"shop-1","user":"user-42"}
-	Descriptors map[string]ID `json:"descriptors"`
+	Descriptors Descriptors `json:"descriptors"`
 
 	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
 	//
 	// Example: user-42
 	Policy ID `json:"policy"`
+
+	// RequestID Makes a retry exact for ten minutes: the same policy, descriptors and request id are charged once, and get the same slot and turn. A peek ignores it.
+	RequestID *ID `json:"request_id,omitempty"`
+}
+
+// RateLimitReset Whose limits to make full.
+type RateLimitReset struct {
+	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+	//
+	// Example: {"tenant":"shop-1","user":"user-42"}
+	Descriptors Descriptors `json:"descriptors"`
+
+	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Policy ID `json:"policy"`
+}
+
+// RateLimitStates The limits of a policy, in its order.
+type RateLimitStates struct {
+	Limits []LimitState `json:"limits"`
 }
 
 // Reason Why, for the log. 1 to 256 bytes without control characters.
@@ -942,6 +1621,19 @@ type ReleaseLease struct {
 	LeaseID ID `json:"lease_id"`
 }
 
+// ReleaseLeaseSet Which grants.
+type ReleaseLeaseSet struct {
+	Leases []HeldLease `json:"leases"`
+}
+
+// ReleaseLock A lock.
+type ReleaseLock struct {
+	// LockID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	LockID ID `json:"lock_id"`
+}
+
 // RenewLease Which grant, and for how long.
 type RenewLease struct {
 	// FencingToken A later grant of the same resource has a larger one. 1 to 2^53 − 1.
@@ -960,8 +1652,81 @@ type RenewLease struct {
 	TTLMS LeaseTTL `json:"ttl_ms"`
 }
 
+// RenewLeaseSet Which grants, and for how long.
+type RenewLeaseSet struct {
+	Leases []HeldLease `json:"leases"`
+
+	// TTLMS How long the lease is held from now on, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 30000
+	TTLMS LeaseTTL `json:"ttl_ms"`
+}
+
+// RenewLock A lock and how long it is needed.
+type RenewLock struct {
+	// LockID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	LockID ID `json:"lock_id"`
+
+	// TTLMS As to acquire; by default what it was acquired with.
+	//
+	// Example: 10000
+	TTLMS *int64 `json:"ttl_ms,omitempty"`
+}
+
+// ReserveQuota Units to set aside.
+type ReserveQuota struct {
+	// Amount 1 to 2^53 − 1.
+	//
+	// Example: 100
+	Amount Units `json:"amount"`
+
+	// RequestID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	RequestID ID `json:"request_id"`
+
+	// TTLMS How long the lease is held from now on, in milliseconds, 100 ms to 24 h.
+	//
+	// Example: 30000
+	TTLMS LeaseTTL `json:"ttl_ms"`
+}
+
+// ResetFence Where the mark or the record is to stand, and why.
+type ResetFence struct {
+	// FencingToken A later grant of the same resource has a larger one. 1 to 2^53 − 1.
+	//
+	// Example: 7
+	FencingToken FencingToken `json:"fencing_token"`
+
+	// Key The record. Without it the resource's mark is meant.
+	Key *ID `json:"key,omitempty"`
+
+	// Reason Why, for the log. 1 to 256 bytes without control characters.
+	//
+	// Example: stolen laptop
+	Reason Reason `json:"reason"`
+}
+
 // RevokeSession The session to end.
 type RevokeSession struct {
+	// Token `cst_…`: authenticates its session.
+	//
+	// Example: cst_…
+	Token SessionToken `json:"token"`
+}
+
+// RotateSession The token to replace, and what the user has just proved. Without `aal` and `amr` that is nothing, and `auth_at` stays.
+type RotateSession struct {
+	// AAL The level just proved. A higher one is a step-up; a lower one leaves the session's.
+	AAL *int64 `json:"aal,omitempty"`
+
+	// AMR The authentication methods used, in place of those before.
+	//
+	// Example: ["pwd","otp"]
+	AMR *[]string `json:"amr,omitempty"`
+
 	// Token `cst_…`: authenticates its session.
 	//
 	// Example: cst_…
@@ -1012,7 +1777,7 @@ type Session struct {
 	// LastSeenAt Example: 2026-01-02T15:04:05.000Z
 	LastSeenAt Instant `json:"last_seen_at"`
 
-	// PermissionEpoch The user's, when the session was made.
+	// PermissionEpoch The user's, when the session was made or rotated.
 	PermissionEpoch int64 `json:"permission_epoch"`
 
 	// SessionVersion The user's, when the session was made.
@@ -1024,6 +1789,9 @@ type Session struct {
 	// Example: user-42
 	UserID ID `json:"user_id"`
 }
+
+// SessionData Any JSON of at most 4096 bytes.
+type SessionData = json.RawMessage
 
 // SessionList One page of sessions.
 type SessionList struct {
@@ -1037,8 +1805,44 @@ type SessionList struct {
 // Example: cst_…
 type SessionToken = string
 
-// Stage How far a policy is rolled out.
+// SetQuota A limit of units per window.
+type SetQuota struct {
+	// Limit 1 to 2^53 − 1.
+	//
+	// Example: 100
+	Limit Units `json:"limit"`
+
+	// Window When the used units begin again at zero: `"none"` (never), `"day"`, `"month"`, or `{"ms": n}`, every n milliseconds
+	// counted from 1970-01-01 UTC, 100 ms to 366 days.
+	//
+	//
+	// Example: day
+	Window QuotaWindow `json:"window"`
+
+	// Zone The IANA time zone whose days or months count.
+	//
+	// Example: Europe/Berlin
+	Zone *string `json:"zone,omitempty"`
+}
+
+// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
 type Stage string
+
+// TenantLoggedOut From when on every session of the tenant is dead.
+type TenantLoggedOut struct {
+	// CachePropagated false: other nodes may take until `effective_by`.
+	CachePropagated bool `json:"cache_propagated"`
+
+	// EffectiveBy From this instant on no node answers with a session from before.
+	//
+	// Example: 2026-01-02T15:04:15.000Z
+	EffectiveBy Instant `json:"effective_by"`
+}
+
+// Units 1 to 2^53 − 1.
+//
+// Example: 100
+type Units = int64
 
 // UserState The user's state.
 type UserState struct {
@@ -1070,7 +1874,7 @@ type Verdict struct {
 	// Degraded The answer was given under a posture because a store failed.
 	Degraded *bool `json:"degraded,omitempty"`
 
-	// PermissionsStale The permission epoch has been raised since the session was made.
+	// PermissionsStale The permission epoch has been raised since the session was made or rotated.
 	PermissionsStale *bool `json:"permissions_stale,omitempty"`
 
 	// Reason Why the session is not active.
@@ -1118,8 +1922,13 @@ type WriteProtected struct {
 	// Example: 7
 	FencingToken FencingToken `json:"fencing_token"`
 
-	// Mode `high_water`: a writer's position must not be below the record's. It must be named: it is the only mode offered yet.
-	Mode ProtectedMode `json:"mode"`
+	// LeaseID The writer's grant: required in mode `lease`, not taken in another.
+	LeaseID *ID `json:"lease_id,omitempty"`
+
+	// Mode What a record asks of a writer; its first write fixes it. `high_water`: the position must not be below the record's.
+	// `lease`, the default: besides, the writer's grant must be the resource's latest, neither released nor forced. Where one
+	// lease guards several records, `lease` is the mode that is safe.
+	Mode *ProtectedMode `json:"mode,omitempty"`
 
 	// Sequence Orders the writes under one token. 1 to 2^53 − 1.
 	//
@@ -1132,10 +1941,35 @@ type WriteProtected struct {
 	Value json.RawMessage `json:"value"`
 }
 
+// IdempotencyKey 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+//
+// Example: user-42
+type IdempotencyKey = ID
+
+// IdempotencyRecord 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+//
+// Example: user-42
+type IdempotencyRecord = ID
+
+// LockName 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+//
+// Example: user-42
+type LockName = ID
+
+// QuotaName 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+//
+// Example: user-42
+type QuotaName = ID
+
 // Resource 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
 //
 // Example: user-42
 type Resource = ID
+
+// Subject 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+//
+// Example: user-42
+type Subject = ID
 
 // UserID 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
 //
@@ -1145,6 +1979,12 @@ type UserID = ID
 // BodyTooLarge An error. The fields behind `retryable` come with the codes that their descriptions name.
 type BodyTooLarge = Problem
 
+// ClaimLost An error. The fields behind `retryable` come with the codes that their descriptions name.
+type ClaimLost = Problem
+
+// CompletionMismatch An error. The fields behind `retryable` come with the codes that their descriptions name.
+type CompletionMismatch = Problem
+
 // CostRefused An error. The fields behind `retryable` come with the codes that their descriptions name.
 type CostRefused = Problem
 
@@ -1153,6 +1993,12 @@ type ForbiddenScope = Problem
 
 // Grant A lease as its holder sees it.
 type Grant = LeaseGrant
+
+// IdempotencyInFlight An error. The fields behind `retryable` come with the codes that their descriptions name.
+type IdempotencyInFlight = Problem
+
+// IdempotencyMismatch An error. The fields behind `retryable` come with the codes that their descriptions name.
+type IdempotencyMismatch = Problem
 
 // Internal An error. The fields behind `retryable` come with the codes that their descriptions name.
 type Internal = Problem
@@ -1166,14 +2012,29 @@ type InvalidValue = Problem
 // LeaseLost An error. The fields behind `retryable` come with the codes that their descriptions name.
 type LeaseLost = Problem
 
+// LockLost An error. The fields behind `retryable` come with the codes that their descriptions name.
+type LockLost = Problem
+
 // NotFound An error. The fields behind `retryable` come with the codes that their descriptions name.
 type NotFound = Problem
 
 // Policies Loaded policies.
 type Policies = PolicyList
 
+// QuotaExceeded An error. The fields behind `retryable` come with the codes that their descriptions name.
+type QuotaExceeded = Problem
+
+// QuotaMismatch An error. The fields behind `retryable` come with the codes that their descriptions name.
+type QuotaMismatch = Problem
+
 // ReadFailed An error. The fields behind `retryable` come with the codes that their descriptions name.
 type ReadFailed = Problem
+
+// RequestInFlight An error. The fields behind `retryable` come with the codes that their descriptions name.
+type RequestInFlight = Problem
+
+// ReservationExpired An error. The fields behind `retryable` come with the codes that their descriptions name.
+type ReservationExpired = Problem
 
 // StaleToken An error. The fields behind `retryable` come with the codes that their descriptions name.
 type StaleToken = Problem
@@ -1186,6 +2047,177 @@ type UnsupportedMediaType = Problem
 
 // WriteFailed An error. The fields behind `retryable` come with the codes that their descriptions name.
 type WriteFailed = Problem
+
+// CreateAPIKeyParams defines parameters for CreateAPIKey.
+type CreateAPIKeyParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListEventsParams defines parameters for ListEvents.
+type ListEventsParams struct {
+	// Cursor `next_cursor` of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most events in one answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// AdmitParams defines parameters for Admit.
+type AdmitParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResetFenceParams defines parameters for ResetFence.
+type ResetFenceParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AbandonClaimParams defines parameters for AbandonClaim.
+type AbandonClaimParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CompleteClaimParams defines parameters for CompleteClaim.
+type CompleteClaimParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ExtendClaimParams defines parameters for ExtendClaim.
+type ExtendClaimParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListLeasesParams defines parameters for ListLeases.
+type ListLeasesParams struct {
+	// Owner As in the requests for the leases.
+	Owner ID `form:"owner" json:"owner"`
+
+	// Cursor `next_cursor` of the page before.
+	Cursor *string `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most leases in one answer.
+	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ReleaseLeaseSetParams defines parameters for ReleaseLeaseSet.
+type ReleaseLeaseSetParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RenewLeaseSetParams defines parameters for RenewLeaseSet.
+type RenewLeaseSetParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseLeaseParams defines parameters for ReleaseLease.
+type ReleaseLeaseParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RenewLeaseParams defines parameters for RenewLease.
+type RenewLeaseParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// AcquireLockParams defines parameters for AcquireLock.
+type AcquireLockParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseLockParams defines parameters for ReleaseLock.
+type ReleaseLockParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RenewLockParams defines parameters for RenewLock.
+type RenewLockParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CancelQuotaParams defines parameters for CancelQuota.
+type CancelQuotaParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CommitQuotaParams defines parameters for CommitQuota.
+type CommitQuotaParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ReleaseRateLimitParams defines parameters for ReleaseRateLimit.
+type ReleaseRateLimitParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ResetRateLimitParams defines parameters for ResetRateLimit.
+type ResetRateLimitParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CreateSessionParams defines parameters for CreateSession.
+type CreateSessionParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RevokeSessionParams defines parameters for RevokeSession.
+type RevokeSessionParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// RotateSessionParams defines parameters for RotateSession.
+type RotateSessionParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// LogoutTenantParams defines parameters for LogoutTenant.
+type LogoutTenantParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DisableUserParams defines parameters for DisableUser.
+type DisableUserParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// EnableUserParams defines parameters for EnableUser.
+type EnableUserParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// LogoutAllParams defines parameters for LogoutAll.
+type LogoutAllParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// BumpPermissionEpochParams defines parameters for BumpPermissionEpoch.
+type BumpPermissionEpochParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
 
 // ListSessionsParams defines parameters for ListSessions.
 type ListSessionsParams struct {
@@ -1202,8 +2234,35 @@ type CreateAPIKeyJSONRequestBody = CreateAPIKey
 // AdmitJSONRequestBody defines body for Admit for application/json ContentType.
 type AdmitJSONRequestBody = Admit
 
+// ResetFenceJSONRequestBody defines body for ResetFence for application/json ContentType.
+type ResetFenceJSONRequestBody = ResetFence
+
+// AbandonClaimJSONRequestBody defines body for AbandonClaim for application/json ContentType.
+type AbandonClaimJSONRequestBody = AbandonClaim
+
+// ClaimKeyJSONRequestBody defines body for ClaimKey for application/json ContentType.
+type ClaimKeyJSONRequestBody = ClaimKey
+
+// CompleteClaimJSONRequestBody defines body for CompleteClaim for application/json ContentType.
+type CompleteClaimJSONRequestBody = CompleteClaim
+
+// ExtendClaimJSONRequestBody defines body for ExtendClaim for application/json ContentType.
+type ExtendClaimJSONRequestBody = ExtendClaim
+
+// AcquireLeaseSetJSONRequestBody defines body for AcquireLeaseSet for application/json ContentType.
+type AcquireLeaseSetJSONRequestBody = AcquireLeaseSet
+
+// ReleaseLeaseSetJSONRequestBody defines body for ReleaseLeaseSet for application/json ContentType.
+type ReleaseLeaseSetJSONRequestBody = ReleaseLeaseSet
+
+// RenewLeaseSetJSONRequestBody defines body for RenewLeaseSet for application/json ContentType.
+type RenewLeaseSetJSONRequestBody = RenewLeaseSet
+
 // AcquireLeaseJSONRequestBody defines body for AcquireLease for application/json ContentType.
 type AcquireLeaseJSONRequestBody = AcquireLease
+
+// ForceReleaseLeaseJSONRequestBody defines body for ForceReleaseLease for application/json ContentType.
+type ForceReleaseLeaseJSONRequestBody = ForceRelease
 
 // ReleaseLeaseJSONRequestBody defines body for ReleaseLease for application/json ContentType.
 type ReleaseLeaseJSONRequestBody = ReleaseLease
@@ -1211,8 +2270,32 @@ type ReleaseLeaseJSONRequestBody = ReleaseLease
 // RenewLeaseJSONRequestBody defines body for RenewLease for application/json ContentType.
 type RenewLeaseJSONRequestBody = RenewLease
 
+// AcquireLockJSONRequestBody defines body for AcquireLock for application/json ContentType.
+type AcquireLockJSONRequestBody = AcquireLock
+
+// ReleaseLockJSONRequestBody defines body for ReleaseLock for application/json ContentType.
+type ReleaseLockJSONRequestBody = ReleaseLock
+
+// RenewLockJSONRequestBody defines body for RenewLock for application/json ContentType.
+type RenewLockJSONRequestBody = RenewLock
+
 // PutProtectedJSONRequestBody defines body for PutProtected for application/json ContentType.
 type PutProtectedJSONRequestBody = WriteProtected
+
+// SetQuotaJSONRequestBody defines body for SetQuota for application/json ContentType.
+type SetQuotaJSONRequestBody = SetQuota
+
+// ConsumeQuotaJSONRequestBody defines body for ConsumeQuota for application/json ContentType.
+type ConsumeQuotaJSONRequestBody = ConsumeQuota
+
+// CancelQuotaJSONRequestBody defines body for CancelQuota for application/json ContentType.
+type CancelQuotaJSONRequestBody = CancelQuota
+
+// CommitQuotaJSONRequestBody defines body for CommitQuota for application/json ContentType.
+type CommitQuotaJSONRequestBody = CommitQuota
+
+// ReserveQuotaJSONRequestBody defines body for ReserveQuota for application/json ContentType.
+type ReserveQuotaJSONRequestBody = ReserveQuota
 
 // CheckRateLimitJSONRequestBody defines body for CheckRateLimit for application/json ContentType.
 type CheckRateLimitJSONRequestBody = RateLimitRequest
@@ -1220,14 +2303,35 @@ type CheckRateLimitJSONRequestBody = RateLimitRequest
 // PeekRateLimitJSONRequestBody defines body for PeekRateLimit for application/json ContentType.
 type PeekRateLimitJSONRequestBody = RateLimitRequest
 
+// RefundRateLimitJSONRequestBody defines body for RefundRateLimit for application/json ContentType.
+type RefundRateLimitJSONRequestBody = RateLimitRefund
+
+// ReleaseRateLimitJSONRequestBody defines body for ReleaseRateLimit for application/json ContentType.
+type ReleaseRateLimitJSONRequestBody = RateLimitRelease
+
+// ResetRateLimitJSONRequestBody defines body for ResetRateLimit for application/json ContentType.
+type ResetRateLimitJSONRequestBody = RateLimitReset
+
 // CreateSessionJSONRequestBody defines body for CreateSession for application/json ContentType.
 type CreateSessionJSONRequestBody = CreateSession
 
 // RevokeSessionJSONRequestBody defines body for RevokeSession for application/json ContentType.
 type RevokeSessionJSONRequestBody = RevokeSession
 
+// RotateSessionJSONRequestBody defines body for RotateSession for application/json ContentType.
+type RotateSessionJSONRequestBody = RotateSession
+
 // VerifySessionJSONRequestBody defines body for VerifySession for application/json ContentType.
 type VerifySessionJSONRequestBody = VerifySession
+
+// PutSessionDataJSONRequestBody defines body for PutSessionData for application/json ContentType.
+type PutSessionDataJSONRequestBody = SessionData
+
+// LogoutTenantJSONRequestBody defines body for LogoutTenant for application/json ContentType.
+type LogoutTenantJSONRequestBody = Confirmed
+
+// EraseUserJSONRequestBody defines body for EraseUser for application/json ContentType.
+type EraseUserJSONRequestBody = Confirmed
 
 // DisableUserJSONRequestBody defines body for DisableUser for application/json ContentType.
 type DisableUserJSONRequestBody = UserSwitch

@@ -44,7 +44,7 @@ func TestTwoNodesGrantALeaseOnce(t *testing.T) {
 	db := engine.DynamoDB(t)
 	env, key := production(t, db.Env(), db.Prefix(t))
 	for range 2 { // again is harmless
-		if out := createTables(t, env); strings.Count(out, "stands") != 3 {
+		if out := createTables(t, env); strings.Count(out, "stands") != len(codeTables("")) {
 			t.Errorf("tables create: %s", out)
 		}
 	}
@@ -81,9 +81,6 @@ func TestTwoNodesGrantALeaseOnce(t *testing.T) {
 	if a := nodes[1].call(409, "PUT", "/v1/protected/r/k", fmt.Sprintf(`{"fencing_token":%d,"mode":"high_water","value":0}`, last-1)); a.text("code") != "stale_fencing_token" {
 		t.Errorf("a stale write: %s", a.raw)
 	}
-	if a := nodes[0].call(503, "POST", "/v1/sessions", `{"user_id":"u"}`); a.text("code") != "feature_unavailable" {
-		t.Errorf("sessions with DynamoDB: %s", a.raw)
-	}
 	created := nodes[0].call(201, "POST", "/v1/api-keys", `{"name":"k","scopes":["leases:read"]}`)
 	if a, err := nodes[1].try("GET", "/v1/leases/r", created.text("key"), ""); err != nil || a.status != 200 {
 		t.Errorf("a key made on the other node: %v %d", err, a.status)
@@ -91,6 +88,40 @@ func TestTwoNodesGrantALeaseOnce(t *testing.T) {
 	nodes[0].call(204, "DELETE", "/v1/api-keys/"+created.text("id"), "")
 	if a, err := nodes[0].try("GET", "/v1/leases/r", created.text("key"), ""); err != nil || a.status != 401 {
 		t.Errorf("a key revoked on this node: %v %d", err, a.status)
+	}
+}
+
+// A session of one node is one of the other, and its end is at once.
+func TestTwoNodesShareSessions(t *testing.T) {
+	db := engine.DynamoDB(t)
+	env, key := production(t, db.Env(), db.Prefix(t))
+	createTables(t, env)
+	a, b := start(t, env...), start(t, env...)
+	a.key, b.key = key, key
+	login := func(n *service) string {
+		return n.call(201, "POST", "/v1/sessions", `{"user_id":"ada","data":{"a":1}}`).text("token")
+	}
+	verify := func(why string, n *service, token, reason string) {
+		t.Helper()
+		got := n.call(200, "POST", "/v1/sessions/verify", `{"token":"`+token+`"}`)
+		if got.body["active"] != (reason == "") || reason != "" && got.text("reason") != reason {
+			t.Errorf("%s: %s", why, got.raw)
+		}
+	}
+	token, other := login(a), login(b)
+	verify("made on the other node", b, token, "")
+	verify("made on the other node", a, other, "")
+	next := b.call(200, "POST", "/v1/sessions/rotate", `{"token":"`+token+`","aal":2}`).text("token")
+	verify("rotated on the other node", a, next, "")
+	if done := a.call(200, "POST", "/v1/users/ada/logout-all", `{"except_token":"`+next+`"}`); done.number("session_version") != 2 {
+		t.Errorf("logout-all: %s", done.raw)
+	}
+	verify("logged out on the other node", b, other, "epoch")
+	verify("kept on the other node", b, next, "")
+	b.call(200, "POST", "/v1/users/ada/logout-all", "")
+	verify("logged out on the other node", a, next, "epoch")
+	if list := a.call(200, "GET", "/v1/users/ada/sessions", ""); strings.Contains(list.raw, "ses_") {
+		t.Errorf("sessions after logout-all: %s", list.raw)
 	}
 }
 
@@ -163,7 +194,7 @@ func awaitStatus(t *testing.T, url string, want int) {
 	t.Helper()
 	got := 0
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		resp, err := http.Get(url) //nolint:gosec // this test's own process
+		resp, err := http.Get(url)
 		if err != nil {
 			continue
 		}

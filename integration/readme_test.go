@@ -21,9 +21,9 @@ const (
 	blockEnd   = "```"
 )
 
-// TestREADME runs the README's console blocks in order, in one shell, beside a
+// TestReadme runs the README's console blocks in order, in one shell, beside a
 // fresh service, and compares what they print. Ids, tokens and times are masked.
-func TestREADME(t *testing.T) {
+func TestReadme(t *testing.T) {
 	path := filepath.Join("..", "README.md")
 	raw, err := os.ReadFile(path)
 	if err != nil {

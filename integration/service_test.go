@@ -68,6 +68,7 @@ type service struct {
 	t       *testing.T
 	env     []string
 	cmd     *exec.Cmd
+	program string // another binary than the one for production
 	url     string // of the API
 	ops     string
 	key     string // the first key, where there is one
@@ -99,6 +100,9 @@ func spawn(t *testing.T, env ...string) *service {
 func (s *service) run() {
 	s.t.Helper()
 	s.cmd = command(s.t, s.env, "serve")
+	if s.program != "" {
+		s.cmd.Path = s.program
+	}
 	s.stderr, s.ended = &bytes.Buffer{}, make(chan struct{})
 	s.cmd.Stderr = s.stderr
 	stdout, err := s.cmd.StdoutPipe()

@@ -20,17 +20,22 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 
 	"github.com/coordsvc/coordsvc/fencing/dynamofence"
+	"github.com/coordsvc/coordsvc/idempotency/dynamoidempotency"
+	"github.com/coordsvc/coordsvc/internal/audit/dynamoaudit"
 	"github.com/coordsvc/coordsvc/internal/auth/dynamoauth"
 	"github.com/coordsvc/coordsvc/internal/dynamo"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease/dynamolease"
+	"github.com/coordsvc/coordsvc/quota/dynamoquota"
+	"github.com/coordsvc/coordsvc/session/dynamosession"
 )
 
 const terraformDir = "../infra/terraform"
 
 // codeTables are the tables that the code creates.
 func codeTables(prefix string) []dynamo.Table {
-	return []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix)}
+	one := []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix), dynamoaudit.Table(prefix), dynamosession.Table(prefix), dynamoidempotency.Table(prefix)}
+	return append(one, dynamoquota.Tables(prefix)...)
 }
 
 // Terraform's tables and the code's are the same ones, and every table that the
@@ -322,10 +327,11 @@ func (m *module) table(block *hclsyntax.Block) dynamo.Table {
 		Name: m.text(body, "name"), PartitionKey: m.text(body, "hash_key"), SortKey: m.text(body, "range_key"),
 	}
 	for _, index := range blocks(body, "global_secondary_index") {
-		if p := m.text(index.Body, "projection_type"); p != "ALL" {
-			m.t.Errorf("%s: projects %s, the code wants ALL", index.DefRange(), p)
+		projects := m.text(index.Body, "projection_type")
+		if projects != "ALL" && projects != "KEYS_ONLY" {
+			m.t.Errorf("%s: projects %s, the code wants ALL or KEYS_ONLY", index.DefRange(), projects)
 		}
-		i := dynamo.Index{Name: m.text(index.Body, "name")}
+		i := dynamo.Index{Name: m.text(index.Body, "name"), KeysOnly: projects == "KEYS_ONLY"}
 		for _, key := range blocks(index.Body, "key_schema") {
 			part := map[string]*string{"HASH": &i.PartitionKey, "RANGE": &i.SortKey}[m.text(key.Body, "key_type")]
 			if part == nil || *part != "" {

@@ -113,7 +113,7 @@ func adminCall(ctx context.Context, dir, method, path string, body any, read fun
 	if err != nil {
 		return fmt.Errorf("another process holds the data folder, and its admin socket does not answer: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end or given up
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		return errors.Join(err, errors.New(string(bytes.TrimSpace(text))))

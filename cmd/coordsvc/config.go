@@ -23,6 +23,11 @@ type config struct {
 	keysFile         string
 	bootstrapKeyFile string
 	leaseGuard       time.Duration
+	clockOffset      time.Duration // in tests
+	policyPath       string
+	redisURL         string // "" = none
+	redisPrefix      string
+	redisBudget      time.Duration
 }
 
 func (c config) embedded() bool { return c.dynamoDB == "" }
@@ -66,8 +71,14 @@ var settings = []setting{
 		return nil
 	}},
 	{"COORD_LEASE_GUARD_MS", "how long after its expiry a lease is not yet taken over, in ms (2000 with DynamoDB, 0 embedded)", setLeaseGuard},
-	{"COORD_REDIS_URL", "not supported yet", notYet},
-	{"COORD_POLICY_PATH", "not supported yet", notYet},
+	{"COORD_REDIS_URL", "address of a Redis: " + redisForms + "; unset: none", setRedisURL},
+	{"COORD_REDIS_PREFIX", "before every key in Redis; belongs to one set of tables, or one data folder", setRedisPrefix},
+	{"COORD_REDIS_BUDGET_MS", "how long a request waits for Redis, in ms (5)", setRedisBudget},
+	{"COORD_POLICY_PATH", "file or folder with the rate-limit policies; unset: one policy, default", func(c *config, v string) error {
+		c.policyPath = v
+		return nil
+	}},
+	{"COORD_TEST_CLOCK_OFFSET_MS", "how far the clock is off, in ms; for binaries that were linked for tests", setClockOffset},
 	{"COORD_GRPC_ADDR", "not supported yet", notYet},
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -15,7 +16,7 @@ func load(env map[string]string, args ...string) (config, error) {
 
 func TestSettingsWithoutAnyAreEmbedded(t *testing.T) {
 	c, err := load(nil)
-	want := config{httpAddr: "127.0.0.1:8080", opsAddr: "127.0.0.1:9090", dataDir: "./coordsvc-data", tablePrefix: "coord_"}
+	want := config{httpAddr: "127.0.0.1:8080", opsAddr: "127.0.0.1:9090", dataDir: "./coordsvc-data", tablePrefix: "coord_", redisBudget: 5 * time.Millisecond}
 	if err != nil || c != want || !c.embedded() {
 		t.Errorf("got %+v, %v, want %+v", c, err, want)
 	}
@@ -37,22 +38,46 @@ func TestDefaultsFollowTheMode(t *testing.T) {
 
 func TestAllMistakesAreToldAtOnceEachWithItsFix(t *testing.T) {
 	_, err := load(map[string]string{
-		"COORD_HTTP_ADDR":      "8080",
-		"COORD_OPS_ADDR":       "127.0.0.1:99999",
-		"COORD_DYNAMODB":       "dynamo:8000",
-		"COORD_TABLE_PREFIX":   "a b",
-		"COORD_LEASE_GUARD_MS": "2s",
-		"COORD_REDIS_URL":      "redis://h:1",
+		"COORD_HTTP_ADDR":       "8080",
+		"COORD_OPS_ADDR":        "127.0.0.1:99999",
+		"COORD_DYNAMODB":        "dynamo:8000",
+		"COORD_TABLE_PREFIX":    "a b",
+		"COORD_LEASE_GUARD_MS":  "2s",
+		"COORD_REDIS_URL":       "http://user:hunter2@h:1",
+		"COORD_REDIS_PREFIX":    "{a}",
+		"COORD_REDIS_BUDGET_MS": "0",
 	})
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
 		"COORD_HTTP_ADDR (--http-addr)", "write host:port", "COORD_OPS_ADDR", "COORD_DYNAMODB", "http://127.0.0.1:8000",
-		"COORD_TABLE_PREFIX", "COORD_LEASE_GUARD_MS", "from 500 to 60000", "COORD_REDIS_URL", "leave it unset", "COORD_KEYS_FILE",
+		"COORD_TABLE_PREFIX", "COORD_LEASE_GUARD_MS", "from 500 to 60000", "COORD_REDIS_URL", "redis://host:port", "COORD_REDIS_PREFIX", "COORD_REDIS_BUDGET_MS", "from 1 to 1000", "COORD_KEYS_FILE",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the message lacks %q:\n%v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Error("the message tells a password")
+	}
+}
+
+func TestRedisAddresses(t *testing.T) {
+	for _, step := range []struct {
+		url, kind string
+	}{
+		{"redis://h:6379/1", "*redis.Client"},
+		{"rediss://:secret@h:6379", "*redis.Client"},
+		{"redis://h:1?addr=h:2&addr=h:3", "*redis.ClusterClient"},
+		{"redis://h:1?master_name=m&addr=h:2", "*redis.Client"},
+	} {
+		if _, err := load(map[string]string{"COORD_REDIS_URL": step.url}); err != nil {
+			t.Errorf("%s: %v", step.url, err)
+		}
+		c, err := redisClient(config{redisURL: step.url})
+		if err != nil || fmt.Sprintf("%T", c) != step.kind {
+			t.Errorf("%s: %T, %v; want %s", step.url, c, err, step.kind)
 		}
 	}
 }

@@ -74,13 +74,13 @@ func parseKeys(raw []byte) (fileKeys, error) {
 
 // ensureKeys makes the file where it is missing, with fresh keys.
 func ensureKeys(path string) error {
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) { //nolint:gosec // the operator names the folder
 		return err
 	}
 	var b strings.Builder
 	for _, name := range []string{"route", "seal"} {
 		key := make([]byte, keySize)
-		rand.Read(key) //nolint:errcheck,gosec // never fails: it ends the process where there is no randomness
+		rand.Read(key) // never fails: it ends the process where there is no randomness
 		fmt.Fprintf(&b, "%s %s\n", name, base64.StdEncoding.EncodeToString(key))
 	}
 	return writeSecret(path, b.String())
@@ -94,7 +94,7 @@ func writeSecret(path, text string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = errors.Join(err, os.Remove(f.Name())) //nolint:gosec // made above
 		}
 	}()
 	_, err = f.WriteString(text)
@@ -102,7 +102,7 @@ func writeSecret(path, text string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil { //nolint:gosec // the operator names the folder
 		return err
 	}
 	return syncDir(filepath.Dir(path))

@@ -30,7 +30,10 @@ const usage = `coordsvc keeps coordination state: sessions, rate limits, leases,
 
   coordsvc serve                     run the service; without settings on an embedded store
   coordsvc tables create             create the DynamoDB tables that are missing
+  coordsvc tables raise-floor        have every new fencing token exceed those before a loss or a restore
   coordsvc keys create --tenant T    make an API key and print it
+  coordsvc policy lint FILE|DIR      say everything that is wrong with policy files
+  coordsvc policy explain FILE|DIR   say which limits, keys and overrides a request meets; --help has its flags
   coordsvc backup DIR                copy the embedded store, while it is in use, to a new data folder
   coordsvc version
 
@@ -53,6 +56,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return tables(ctx, args, getenv, stdout, stderr)
 	case "keys":
 		return keys(ctx, args, getenv, stdout, stderr)
+	case "policy":
+		return policyFiles(ctx, args, stdout, stderr)
 	case "backup":
 		return backup(ctx, args, getenv, stdout, stderr)
 	case "version":

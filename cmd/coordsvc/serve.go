@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coordsvc/coordsvc/internal/auth"
@@ -25,6 +26,9 @@ import (
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/internal/telemetry"
 	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/quota"
+	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/session"
 )
 
 // addresses are where serve listens.
@@ -33,6 +37,7 @@ type addresses struct{ http, ops string }
 const (
 	drainTime     = 10 * time.Second // requests in flight may finish within it
 	sweepInterval = time.Minute
+	quotaInterval = time.Second // between looks for expired reservations
 	retryInterval = time.Second // between looks for an unreachable DynamoDB
 )
 
@@ -55,6 +60,7 @@ func serve(ctx context.Context, args []string, getenv func(string) string, stdou
 		return fmt.Errorf("serve takes flags only, not %q", flags.Args())
 	}
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
+	redis.SetLogger(redisLog{log})
 	s, err := openStores(ctx, c)
 	if errors.Is(err, kv.ErrLocked) {
 		return fmt.Errorf("another process serves the data folder %s: end it, or set COORD_DATA_DIR to a folder of its own", c.dataDir)
@@ -77,9 +83,24 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return err
 	}
+	mark := newMarker(s.redis, c, secrets.route)
+	if err := mark.check(ctx); err != nil {
+		return err
+	}
 	metrics := telemetry.New()
 	keys := auth.New(s.auth, auth.Options{})
-	api, err := newAPI(s, keys, c, secrets.route, log, metrics.Observe)
+	counted, options, end := limitStore(s, c, metrics, log)
+	defer end() //nolint:errcheck // ends a probe, and cannot fail
+	policies, err := startPolicies(c)
+	if err != nil {
+		return err
+	}
+	limits, err := ratelimit.New(counted, policies, options)
+	if err != nil {
+		return err
+	}
+	s.tenants = session.NewTenants(s.sessions, session.TenantsOptions{})
+	api, err := newAPI(s, keys, limits, c, secrets, log, metrics.Observe, ctx.Done()) //nolint:contextcheck // its handlers have each request's own context
 	if err != nil {
 		return err
 	}
@@ -93,7 +114,7 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
-	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(func() error { return cmp.Or(state.get(), s.fault(ctx)) }, metrics.Handler()))}
+	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(func() error { return cmp.Or(state.get(), s.fault(ctx), s.clockFault(c)) }, metrics.Handler()))}
 	if s.file != nil {
 		admin, err := serveAdmin(c.dataDir, keys, s.file, log)
 		if err != nil {
@@ -106,12 +127,17 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serveHTTP(servers[0], apiListener) })
 	group.Go(func() error { return serveHTTP(servers[1], opsListener) })
-	group.Go(func() error { return sweep(ctx, s, log) })
+	group.Go(func() error { s.tenants.Poll(ctx); return nil })
+	group.Go(func() error { watchClock(ctx, s, c, log); return nil })
+	group.Go(func() error { return mark.watch(ctx, markerEvery, log) })
+	group.Go(func() error { watchPolicies(ctx, c, limits, metrics, log); return nil })
+	group.Go(func() error { return sweep(ctx, s, newQuotas(s, c), log) })
 	group.Go(func() error {
 		err := prepare(ctx, c, s, keys, state, log)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
+		awaitClock(ctx, s, c, log)
 		at := addresses{http: apiListener.Addr().String(), ops: opsListener.Addr().String()}
 		state.set(nil)
 		printReady(ctx, c, keys, at, stdout)
@@ -121,7 +147,7 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	group.Go(func() error {
 		<-ctx.Done()
 		state.set(errors.New("draining"))
-		return drain(servers)
+		return drain(context.WithoutCancel(ctx), servers)
 	})
 	return group.Wait()
 }
@@ -143,8 +169,8 @@ func serveHTTP(server *http.Server, l net.Listener) error {
 }
 
 // drain lets requests in flight finish, and cuts off those that do not.
-func drain(servers []*http.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+func drain(ctx context.Context, servers []*http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	var group errgroup.Group
 	for _, server := range servers {
@@ -158,15 +184,20 @@ func drain(servers []*http.Server) error {
 	return group.Wait()
 }
 
-// sweep removes what has expired, in the file and in memory.
-func sweep(ctx context.Context, s stores, log *slog.Logger) error {
-	report := func(removed int, err error) {
+// sweep removes what has expired, in the file and in memory, and returns the units
+// of expired reservations.
+func sweep(ctx context.Context, s stores, quotas *quota.Manager, log *slog.Logger) error {
+	report := func(_ int, err error) {
 		if err != nil {
 			log.Error("sweep", "error", err)
 		}
 	}
 	var group errgroup.Group
+	group.Go(func() error { quota.RunSweeper(ctx, quotas, quotaInterval, report); return nil })
 	group.Go(func() error { kv.RunSweeper(ctx, s.limits, sweepInterval, time.Now, report); return nil })
+	if s.held != nil {
+		group.Go(func() error { kv.RunSweeper(ctx, s.held, sweepInterval, time.Now, report); return nil })
+	}
 	if s.file != nil {
 		group.Go(func() error { kv.RunSweeper(ctx, s.file, sweepInterval, time.Now, report); return nil })
 	}

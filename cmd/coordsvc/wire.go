@@ -12,49 +12,88 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/coordsvc/coordsvc/fencing"
 	"github.com/coordsvc/coordsvc/fencing/dynamofence"
+	"github.com/coordsvc/coordsvc/idempotency"
+	"github.com/coordsvc/coordsvc/idempotency/dynamoidempotency"
+	"github.com/coordsvc/coordsvc/internal/audit"
+	"github.com/coordsvc/coordsvc/internal/audit/dynamoaudit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/internal/auth/dynamoauth"
 	"github.com/coordsvc/coordsvc/internal/dynamo"
 	"github.com/coordsvc/coordsvc/internal/httpapi"
 	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/internal/seal"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 	"github.com/coordsvc/coordsvc/lease/dynamolease"
+	"github.com/coordsvc/coordsvc/lock"
+	"github.com/coordsvc/coordsvc/lock/redislock"
+	"github.com/coordsvc/coordsvc/quota"
+	"github.com/coordsvc/coordsvc/quota/dynamoquota"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/session"
+	"github.com/coordsvc/coordsvc/session/dynamosession"
+	"github.com/coordsvc/coordsvc/session/redissession"
 )
 
 // storeFile is the embedded store's file in the data folder.
 const storeFile = "coordsvc.db"
 
+// maxItems bounds what is kept in memory of a kind, which may be lost.
+const maxItems = 1_000_000
+
 // stores are the domains' stores in one mode. A nil store means that the mode has none.
 type stores struct {
 	auth     auth.Store
 	leases   lease.Store
+	floor    *dynamolease.Store // the same, with DynamoDB only
+	clock    *dynamo.Clock      // of DynamoDB, only there
 	fences   fencing.Store
+	events   audit.Store
+	quotas   quota.Store
+	locks    lock.Store // nil with DynamoDB and no Redis
+	held     *kv.Memory // the locks of this process: embedded without Redis only
+	records  idempotency.Store
 	sessions session.Store
-	limits   *kv.Memory // the buckets of this process
-	file     *kv.Bolt   // embedded only
+	tenants  *session.Tenants // of the sessions
+	limits   *kv.Memory       // the buckets of this process
+	file     *kv.Bolt         // embedded only
 	tables   *dynamodb.Client
+	redis    redis.UniversalClient // nil without COORD_REDIS_URL
 }
 
 // openStores opens the embedded file, or makes a client that dials at its first use.
 func openStores(ctx context.Context, c config) (stores, error) {
-	s := stores{limits: kv.NewMemory(kv.MemoryOptions{MaxItems: 1_000_000})}
+	s := stores{limits: kv.NewMemory(kv.MemoryOptions{MaxItems: maxItems})}
+	if c.redisURL != "" {
+		client, err := redisClient(c)
+		if err != nil {
+			return stores{}, err
+		}
+		s.redis = client
+		s.locks = redislock.New(client, c.redisPrefix)
+	}
 	if !c.embedded() {
-		client, err := dynamoClient(ctx, c)
+		s.clock = dynamo.NewClock(c.now)
+		client, err := dynamoClient(ctx, c, s.clock.Listen)
 		if err != nil {
 			return stores{}, err
 		}
 		s.tables = client
 		s.auth = dynamoauth.New(client, c.tablePrefix)
-		s.leases = dynamolease.New(client, c.tablePrefix)
+		leases := dynamolease.New(client, c.tablePrefix)
+		s.leases, s.floor = leases, leases
 		s.fences = dynamofence.New(client, c.tablePrefix)
+		s.events = dynamoaudit.New(client, c.tablePrefix)
+		s.quotas = dynamoquota.New(client, c.tablePrefix)
+		s.records = dynamoidempotency.New(client, c.tablePrefix)
+		s.sessions = cachedSessions(dynamosession.New(client, c.tablePrefix), s.redis, c)
 		return s, nil
 	}
 	if err := os.MkdirAll(c.dataDir, 0o700); err != nil {
@@ -68,15 +107,38 @@ func openStores(ctx context.Context, c config) (stores, error) {
 	s.auth = auth.NewLocal(file)
 	s.leases = lease.NewLocal(file)
 	s.fences = fencing.NewLocal(file)
+	s.events = audit.NewLocal(file)
+	s.quotas = quota.NewLocal(file)
+	s.records = idempotency.NewLocal(file)
+	if s.locks == nil {
+		s.held = kv.NewMemory(kv.MemoryOptions{MaxItems: maxItems})
+		s.locks = lock.NewLocal(s.held)
+	}
 	s.sessions = session.NewLocal(file)
 	return s, nil
 }
 
-func (s stores) close() error {
-	if s.file == nil {
-		return nil
+// cachedSessions puts Redis, where there is one, before the durable sessions.
+func cachedSessions(durable session.Durable, client redis.UniversalClient, c config) session.Store {
+	if client == nil {
+		return durable
 	}
-	return s.file.Close()
+	cache := redissession.New(client, redissession.Options{Prefix: c.redisPrefix, Budget: c.redisBudget})
+	return session.NewReadThrough(durable, cache, session.ReadThroughOptions{})
+}
+
+func (s stores) close() error {
+	var errs []error
+	if through, ok := s.sessions.(*session.ReadThrough); ok {
+		through.Flush()
+	}
+	if s.redis != nil {
+		errs = append(errs, s.redis.Close())
+	}
+	if s.file != nil {
+		errs = append(errs, s.file.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // fault says why the embedded file does not answer, for example after a write that the disk refused half way.
@@ -89,46 +151,65 @@ func (s stores) fault(ctx context.Context) error {
 
 // dynamoTables are the tables that this version uses.
 func dynamoTables(prefix string) []dynamo.Table {
-	return []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix)}
+	one := []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix), dynamoaudit.Table(prefix), dynamosession.Table(prefix), dynamoidempotency.Table(prefix)}
+	return append(one, dynamoquota.Tables(prefix)...)
 }
 
 // dynamoClient takes region and credentials from the SDK's chain. One attempt
 // ends after 2 s, so that three of them fit into a request's time.
-func dynamoClient(ctx context.Context, c config) (*dynamodb.Client, error) {
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // the standard library's own
-	transport.DialContext = (&net.Dialer{Timeout: time.Second}).DialContext
-	transport.MaxIdleConnsPerHost = 128
-	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithHTTPClient(&http.Client{Transport: transport, Timeout: 2 * time.Second}))
+func dynamoClient(ctx context.Context, c config, options ...func(*dynamodb.Options)) (*dynamodb.Client, error) {
+	client := awshttp.NewBuildableClient(). // which the chain can give the roots of AWS_CA_BUNDLE
+						WithTimeout(2 * time.Second).
+						WithDialerOptions(func(d *net.Dialer) { d.Timeout = time.Second }).
+						WithTransportOptions(func(t *http.Transport) { t.MaxIdleConnsPerHost = 128 })
+	cfg, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithHTTPClient(client))
 	if err != nil {
 		return nil, fmt.Errorf("load the AWS settings: %w", err)
 	}
 	if cfg.Region == "" {
 		return nil, errors.New("AWS_REGION is unset: name the region of the tables (any name, for an engine of your own)")
 	}
-	return dynamodb.NewFromConfig(cfg, func(o *dynamodb.Options) {
+	return dynamodb.NewFromConfig(cfg, append(options, func(o *dynamodb.Options) {
 		if c.dynamoDB != "aws" {
 			o.BaseEndpoint = aws.String(c.dynamoDB)
 		}
-	}), nil
+	})...), nil
+}
+
+// newQuotas makes the manager of quotas. It keeps nothing: the API and the sweeper have one each.
+func newQuotas(s stores, c config) *quota.Manager {
+	return quota.New(s.quotas, quota.Options{Guard: c.leaseGuard, Now: c.now})
+}
+
+// newRecords makes the manager of idempotency keys of one origin.
+func newRecords(s stores, c config, space string) *idempotency.Manager {
+	return idempotency.New(s.records, idempotency.Options{Space: space, Guard: c.leaseGuard, Now: c.now})
 }
 
 // newAPI puts the managers over the stores and the HTTP surface over the managers.
-func newAPI(s stores, keys *auth.Manager, c config, route []byte, log *slog.Logger, observe httpapi.Observe) (http.Handler, error) {
-	limits, err := ratelimit.New(ratelimit.NewLocal(s.limits), []ratelimit.Policy{ratelimit.DefaultPolicy()}, ratelimit.Options{})
+func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, secrets fileKeys, log *slog.Logger, observe httpapi.Observe, ending <-chan struct{}) (http.Handler, error) {
+	sealer, err := seal.New(secrets.seal)
 	if err != nil {
 		return nil, err
 	}
 	deps := httpapi.Deps{
-		Auth:    keys,
-		Leases:  lease.New(s.leases, lease.Options{Guard: c.leaseGuard}),
-		Fences:  fencing.New(s.fences),
-		Limits:  limits,
-		Mode:    keytype.Mode{DynamoDB: !c.embedded()},
-		Log:     log,
-		Observe: observe,
+		Auth:     keys,
+		Leases:   lease.New(s.leases, lease.Options{Guard: c.leaseGuard, Done: ending, Now: c.now, Skewed: func() bool { return s.skewed(c) }}),
+		Fences:   fencing.New(s.fences),
+		Audit:    audit.New(s.events, sealer, audit.Options{}),
+		Quotas:   newQuotas(s, c),
+		Limits:   limits,
+		Sessions: session.New(s.sessions, session.Options{Now: c.now, RouteKey: secrets.route, Tenants: s.tenants, Cursors: sealer}),
+		Mode:     keytype.Mode{DynamoDB: !c.embedded(), Redis: s.redis != nil},
+		Log:      log,
+		Observe:  observe,
+
+		Idempotency: newRecords(s, c, "claims"),
+		Receipts:    newRecords(s, c, "receipts"),
+		Sealer:      sealer,
 	}
-	if s.sessions != nil {
-		deps.Sessions = session.New(s.sessions, session.Options{RouteKey: route})
+	if s.locks != nil {
+		deps.Locks = lock.New(s.locks, lock.Options{})
 	}
 	return httpapi.New(deps), nil
 }

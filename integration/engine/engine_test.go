@@ -271,3 +271,18 @@ func TestEngineDiesWithTestBinary(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+// Groups are slow to start: once each is enough.
+func TestRedisGroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts eleven processes")
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		s := StartSentinel(t)
+		s.Fail(t, func() {})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := StartCluster(t)
+		c.KillMaster(t, c.Addrs[0])
+	})
+}

@@ -26,7 +26,7 @@ type Event struct {
 	Actor     string  // who asked: the id of an API key, or a name for the service's own command line
 	Action    Action  // what was done or tried
 	User      string  // whose session or account it is; "" = nobody's, or not known
-	Subject   string  // what it was done to, by the action a session handle or API key id; "" = nothing named
+	Subject   string  // what it was done to, by the action a session handle, API key id or resource; "" = nothing named
 	Reason    string  // why, in the actor's words, or what a denied key lacks; "" = not given
 	RequestID string  // of the HTTP request; "" = none
 	Outcome   Outcome // what came of it
@@ -58,13 +58,16 @@ const (
 	KeyCreate Action = "key_create" // of an API key
 	KeyRevoke Action = "key_revoke"
 
+	LeaseForce Action = "lease_force" // of a resource, whose holder was overruled
+	FenceReset Action = "fence_reset"
+
 	Denied Action = "denied" // an authenticated key lacks a scope: the reason names it, the subject is what the request named
 )
 
 func (a Action) known() bool {
 	switch a {
 	case Create, Rotate, StepUp, Revoke, OldTokenUsed, LogoutAll, PermissionEpoch, Disable, Enable, Erase,
-		TenantLogoutAll, KeyCreate, KeyRevoke, Denied:
+		TenantLogoutAll, KeyCreate, KeyRevoke, LeaseForce, FenceReset, Denied:
 		return true
 	}
 	return false

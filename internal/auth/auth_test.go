@@ -362,8 +362,8 @@ func TestListRefusesATenant(t *testing.T) {
 
 func TestScopes(t *testing.T) {
 	want := []auth.Scope{
-		"fencing:read", "fencing:write", "keys:admin", "leases:read", "leases:use", "ratelimit:check",
-		"sessions:create", "sessions:explain", "sessions:read", "sessions:revoke", "sessions:verify",
+		"audit:read", "fencing:read", "fencing:write", "keys:admin", "leases:force", "leases:read", "leases:use", "quotas:admin", "quotas:use", "ratelimit:admin", "ratelimit:check",
+		"sessions:create", "sessions:data", "sessions:explain", "sessions:read", "sessions:revoke", "sessions:verify",
 		"users:disable", "users:permissions", "users:revoke",
 	}
 	if got := auth.AllScopes(); !slices.Equal(got, want) {

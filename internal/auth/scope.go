@@ -13,6 +13,7 @@ type Scope string
 // The scopes.
 const (
 	SessionsCreate   Scope = "sessions:create"
+	SessionsData     Scope = "sessions:data"
 	SessionsVerify   Scope = "sessions:verify"
 	SessionsRevoke   Scope = "sessions:revoke"
 	SessionsRead     Scope = "sessions:read"
@@ -21,10 +22,17 @@ const (
 	UsersPermissions Scope = "users:permissions"
 	UsersDisable     Scope = "users:disable"
 	RatelimitCheck   Scope = "ratelimit:check"
+	RatelimitAdmin   Scope = "ratelimit:admin"
 	LeasesUse        Scope = "leases:use"
 	LeasesRead       Scope = "leases:read"
+	LeasesForce      Scope = "leases:force"
 	FencingWrite     Scope = "fencing:write"
+	AuditRead        Scope = "audit:read"
 	FencingRead      Scope = "fencing:read"
+	QuotasUse        Scope = "quotas:use"
+	IdempotencyUse   Scope = "idempotency:use"
+	LocksUse         Scope = "locks:use"
+	QuotasAdmin      Scope = "quotas:admin"
 	KeysAdmin        Scope = "keys:admin"
 )
 
@@ -33,8 +41,8 @@ const (
 const everyScope Scope = "*"
 
 var scopes = []Scope{
-	FencingRead, FencingWrite, KeysAdmin, LeasesRead, LeasesUse, RatelimitCheck,
-	SessionsCreate, SessionsExplain, SessionsRead, SessionsRevoke, SessionsVerify,
+	AuditRead, FencingRead, FencingWrite, IdempotencyUse, KeysAdmin, LeasesForce, LeasesRead, LeasesUse, LocksUse, QuotasAdmin, QuotasUse, RatelimitAdmin, RatelimitCheck,
+	SessionsCreate, SessionsData, SessionsExplain, SessionsRead, SessionsRevoke, SessionsVerify,
 	UsersDisable, UsersPermissions, UsersRevoke,
 }
 

@@ -40,7 +40,7 @@ func TestBadInputOnEveryRoute(t *testing.T) {
 		t.Run(fmt.Sprint(theContract.operation(r.method, r.path)["operationId"]), func(t *testing.T) {
 			s := *s
 			s.t = t
-			good := request{method: r.method, path: r.path, body: r.body}
+			good := r.request()
 			cases := slices.Concat(badBodies(good), badFields(good), badPaths(good), badHeads(good))
 			if r.path != contract {
 				cases = append(cases, badKeys(&s, good, keys)...)
@@ -73,6 +73,9 @@ func badBodies(good request) []bad {
 		r := good
 		r.body = body
 		return r
+	}
+	if takesAny(good) {
+		return badAny(with)
 	}
 	as := func(mimeType string) request {
 		r := with("{}")
@@ -112,6 +115,40 @@ func badBodies(good request) []bad {
 	}
 	if requestBody(good)["required"] == true {
 		cases = append(cases, malformedBy("no body", with("")))
+	}
+	return cases
+}
+
+// takesAny reports whether the body is any JSON, so that no object is wrong.
+func takesAny(r request) bool {
+	schema := requestBody(r).at("content", "application/json", "schema")
+	return schema != nil && schema["type"] == nil
+}
+
+// badAny are wrong where any JSON is right.
+func badAny(with func(string) request) []bad {
+	typed := with("{}")
+	typed.header = map[string]string{"Content-Type": "text/plain"}
+	unconditional := with("{}")
+	unconditional.header = nil
+	versioned := func(v string) request {
+		r := with("{}")
+		r.header = map[string]string{"If-Match": v}
+		return r
+	}
+	cases := []bad{
+		{"65 KB", with(`"` + strings.Repeat("x", 65<<10) + `"`), 413, "body_too_large"},
+		{"plain text", typed, 415, "unsupported_media_type"},
+		invalidBy("4097 bytes", with(`"`+strings.Repeat("x", 4095)+`"`)),
+		{"no If-Match", unconditional, 428, "precondition_required"},
+		{"another version", versioned(`"7"`), 412, "version_mismatch"},
+		malformedBy("no body", with("")),
+	}
+	for _, v := range []string{"0", "*", `W/"0"`, `"0", "1"`, `"00"`, `"-0"`, `"x"`, `""`, `"9223372036854775808"`} {
+		cases = append(cases, malformedBy("If-Match is "+v, versioned(v)))
+	}
+	for _, body := range []string{`x`, `{`, `{}{}`, `{}x`, `1,"data":2`, `{"a":1,"a":1}`, `1e400`, `18446744073709551616`, "\"\xff\"", `"\ud800"`, strings.Repeat("[", 129) + strings.Repeat("]", 129)} {
+		cases = append(cases, malformedBy(fmt.Sprintf("%.40q", body), with(body)))
 	}
 	return cases
 }
@@ -198,19 +235,29 @@ func wrongValues(schema document) (values []string) {
 	case "integer":
 		low, high := fmt.Sprint(schema["minimum"]), fmt.Sprint(schema["maximum"])
 		if n, err := strconv.ParseInt(low, 10, 64); err == nil {
-			values = append(values, strconv.FormatInt(n-1, 10), "0", "-1", "-9223372036854775808")
+			values = append(values, strconv.FormatInt(n-1, 10), "-1", "-9223372036854775808")
+			if n > 0 {
+				values = append(values, "0")
+			}
 		}
 		if n, err := strconv.ParseInt(high, 10, 64); err == nil {
 			values = append(values, strconv.FormatInt(n+1, 10), "9223372036854775807")
 		}
 		return values
 	case "array":
+		if items, _ := schema["items"].(map[string]any); document(items).resolve()["type"] == "object" {
+			return []string{`[]`, `[{}]`}
+		}
 		return []string{`["` + strings.Repeat("x", 257) + `"]`, `["a\u0000"]`, `["leases:read","leases:read"]`, `[""]`, `["."]`}
 	case "object":
 		return []string{`{}`, `{"tenant":"shop","user":"` + strings.Repeat("x", 257) + `"}`, `{"tenant":"shop","user":""}`, `{"tenant":"shop","user":"a\n"}`, `{"tenant":"shop","user":"ann","":"x"}`}
 	case "string":
 		if schema["format"] == "date-time" {
-			return []string{`""`, `"tomorrow"`, `"2026-02-30T00:00:00Z"`, `"1999-01-01T00:00:00.000Z"`}
+			values = []string{`""`, `"tomorrow"`, `"2026-02-30T00:00:00Z"`}
+			if strings.HasPrefix(fmt.Sprint(schema["description"]), "In the future") {
+				values = append(values, `"1999-01-01T00:00:00.000Z"`)
+			}
+			return values
 		}
 		values = []string{`""`, `"a\u0001"`, `"a\u007f"`, `"a\u0085"`}
 		if n, err := strconv.Atoi(fmt.Sprint(schema["maxLength"])); err == nil {
@@ -245,10 +292,33 @@ func badPaths(good request) (cases []bad) {
 
 // badHeads are wrong before the body is looked at.
 func badHeads(good request) []bad {
-	query, key := good, good
-	query.path += "?unknown=1"
-	key.header = map[string]string{"Idempotency-Key": "k"}
-	return []bad{malformedBy("an unknown query parameter", query), malformedBy("an Idempotency-Key", key)}
+	query := good
+	if strings.Contains(query.path, "?") {
+		query.path += "&unknown=1"
+	} else {
+		query.path += "?unknown=1"
+	}
+	cases := []bad{malformedBy("an unknown query parameter", query)}
+	named := func(name string) request {
+		r := good
+		r.header = map[string]string{"Idempotency-Key": name}
+		return r
+	}
+	if !takesKey(good) {
+		return append(cases, malformedBy("an Idempotency-Key", named("k")))
+	}
+	for _, name := range []string{".", "..", "\xff", "a\tb", strings.Repeat("x", 257)} {
+		cases = append(cases, invalidBy(fmt.Sprintf("the Idempotency-Key %.9q", name), named(name)))
+	}
+	return cases
+}
+
+// takesKey reports whether the contract has the route take an Idempotency-Key.
+func takesKey(r request) bool {
+	parameters, _ := theContract.operation(r.method, r.path)["parameters"].([]any)
+	return slices.ContainsFunc(parameters, func(p any) bool {
+		return document(p.(map[string]any)).resolve()["in"] == "header"
+	})
 }
 
 // unusableKeys are texts that authenticate nobody.

@@ -169,6 +169,17 @@ func orZero[T any](p *T) T {
 	return *p
 }
 
+// instant is an optional instant of a request, zero where it is absent.
+func instant(i *api.Instant) time.Time {
+	if i == nil {
+		return time.Time{}
+	}
+	if i.IsZero() {
+		return time.Unix(0, 0) // as long past
+	}
+	return i.Time
+}
+
 // checkOptional is keytype.CheckID for a text that may be absent.
 func checkOptional(t text) error {
 	if t.value == nil {

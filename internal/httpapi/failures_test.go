@@ -15,10 +15,13 @@ import (
 
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/idempotency"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/lock"
+	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -57,14 +60,18 @@ func (f *failing) View(ctx context.Context, fn func(kv.Tx) error) error {
 // startFailing starts a service whose managers, but for that of the keys, stand on one failing store.
 func startFailing(t *testing.T, change ...func(*Deps)) (*service, *failing) {
 	store := &failing{Store: kv.NewMemory(kv.MemoryOptions{})}
-	limits, err := ratelimit.New(ratelimit.NewLocal(store), []ratelimit.Policy{ratelimit.DefaultPolicy()}, ratelimit.Options{})
+	limits, err := ratelimit.New(ratelimit.NewLocal(store), []ratelimit.Policy{ratelimit.DefaultPolicy(), oneOfEach}, ratelimit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stand := func(d *Deps) {
-		d.Sessions = session.New(session.NewLocal(store), session.Options{RouteKey: make([]byte, 32)})
+		local := session.NewLocal(store)
+		d.Sessions = session.New(local, session.Options{RouteKey: make([]byte, 32), Tenants: session.NewTenants(local, session.TenantsOptions{})})
 		d.Leases = lease.New(lease.NewLocal(store), lease.Options{})
 		d.Fences = fencing.New(fencing.NewLocal(store))
+		d.Quotas = quota.New(quota.NewLocal(store), quota.Options{})
+		d.Locks = lock.New(lock.NewLocal(store), lock.Options{})
+		d.Idempotency = idempotency.New(idempotency.NewLocal(store), idempotency.Options{})
 		d.Limits = limits
 	}
 	return startService(t, append([]func(*Deps){stand}, change...)...), store
@@ -72,7 +79,7 @@ func startFailing(t *testing.T, change ...func(*Deps)) (*service, *failing) {
 
 // needsStore are the samples that a failing store makes fail.
 func needsStore(r sample) bool {
-	return r.feature != "" && !strings.HasPrefix(r.path, "/v1/ratelimit/policies")
+	return r.feature != "" && r.feature != "audit" && !strings.HasPrefix(r.path, "/v1/ratelimit/policies")
 }
 
 // R26: a failing store is a 503, never the caller's fault, and its text stays inside.
@@ -96,7 +103,7 @@ func TestR26FailingStore(t *testing.T) {
 			if strings.Contains(fmt.Sprint(theContract.operation(r.method, r.path).at("responses", "503")["description"]), "outcome_unknown") {
 				want = c.onEffect
 			}
-			a := s.do(request{method: r.method, path: r.path, body: r.body})
+			a := s.do(r.request())
 			a.refused(t, 503, want)
 			if strings.Contains(a.body, "Provisioned") || strings.Contains(a.body, "keytype") {
 				t.Errorf("%s %s tells the store's text: %s", r.method, r.path, a.body)
@@ -133,7 +140,7 @@ func TestDefects(t *testing.T) {
 		if !needsStore(r) || r.feature == "limits" { // to the limiter any failure of its store is one
 			continue
 		}
-		a := s.do(request{method: r.method, path: r.path, body: r.body, header: map[string]string{"X-Request-Id": "find-me"}})
+		a := s.do(r.named("find-me"))
 		a.is(t, 500, `{"code":"internal","detail":"the defect is logged under this request id","request_id":"find-me","retryable":false,"status":500,"title":"the service has a defect","type":"urn:coordsvc:problem:internal"}`)
 	}
 	if log := s.log.String(); !strings.Contains(log, storeText) || !strings.Contains(log, `"request_id":"find-me"`) {
@@ -236,12 +243,12 @@ func TestS38SecretsAreNotLogged(t *testing.T) {
 	s := startService(t)
 	var secrets []string
 	for _, r := range samples(s) {
-		a := s.do(request{method: r.method, path: r.path, body: r.body})
+		a := s.do(r.request())
 		for _, name := range []string{"token", "key", "lease_id"} {
 			secrets = append(secrets, a.field(name))
 		}
 		s.do(request{method: r.method, path: r.path, body: `{"` + s.key + `":"` + s.key + `"}`})
-		s.do(request{method: r.method, path: r.path, body: r.body, header: map[string]string{"X-Request-Id": "Bearer " + s.key}})
+		s.do(r.named("Bearer " + s.key))
 	}
 	log := s.log.String()
 	if !strings.Contains(log, `"route":"/v1/leases/:resource/acquire","method":"POST","status":200`) {

@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/keytype"
 )
@@ -32,20 +35,48 @@ func (s *server) getFence(c echo.Context, key auth.Key) error {
 	return write(c, http.StatusOK, markJSON(mark))
 }
 
+func (s *server) resetFence(c echo.Context, key auth.Key) error {
+	var body api.ResetFence
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := errors.Join(keytype.CheckID("reason", body.Reason), checkOptional(text{"key", body.Key})); err != nil {
+		return err
+	}
+	mark, err := s.reset(c.Request().Context(), key.Tenant, c.Param("resource"), body)
+	if err != nil {
+		return err
+	}
+	s.record(c, key, audit.Event{Action: audit.FenceReset, Subject: c.Param("resource"), Reason: body.Reason})
+	return write(c, http.StatusOK, markJSON(mark))
+}
+
+// reset sets the resource's mark, or the position of its record where the body names one.
+func (s *server) reset(ctx context.Context, tenant, resource string, body api.ResetFence) (fencing.Position, error) {
+	to := fencing.Token(body.FencingToken)
+	if body.Key == nil {
+		return s.Fences.ResetMark(ctx, tenant, resource, to)
+	}
+	record, err := s.Fences.ResetRecord(ctx, tenant, resource, *body.Key, to)
+	return record.Position, err
+}
+
 func (s *server) putProtected(c echo.Context, key auth.Key) error {
 	var body api.WriteProtected
 	if err := bind(c, &body); err != nil {
 		return err
 	}
-	switch {
-	case fencing.Mode(body.Mode) != fencing.HighWater:
-		return &keytype.ValueError{Field: "mode", Reason: `must be "high_water": no other mode is offered yet`}
-	case body.Value == nil:
+	if body.Value == nil {
 		return &keytype.ValueError{Field: "value", Reason: "is required"}
+	}
+	mode := text{"mode", (*string)(body.Mode)}
+	if err := notEmpty(mode, text{"lease_id", body.LeaseID}); err != nil {
+		return err
 	}
 	record, err := s.Fences.Write(c.Request().Context(), key.Tenant, c.Param("resource"), c.Param("key"), fencing.WriteRequest{
 		Position: position(body.FencingToken, body.Sequence),
-		Mode:     fencing.HighWater,
+		Mode:     fencing.Mode(orZero(body.Mode)),
+		LeaseID:  orZero(body.LeaseID),
 		Value:    body.Value,
 	})
 	if err != nil {

@@ -13,9 +13,14 @@ import (
 	"time"
 
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/idempotency"
+	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/internal/seal"
 	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/lock"
+	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -34,6 +39,7 @@ type service struct {
 	buckets *kv.Memory
 	keys    *auth.Manager
 	key     string // of the tenant "default", with every scope
+	events  *kv.Memory
 	clock   *clock
 	log     *logBuffer
 }
@@ -41,21 +47,35 @@ type service struct {
 // startService starts it at 2026-01-02T15:04:05.000Z; change may alter what it is made of.
 func startService(t *testing.T, change ...func(*Deps)) *service {
 	t.Helper()
-	s := &service{t: t, durable: kv.NewMemory(kv.MemoryOptions{}), buckets: kv.NewMemory(kv.MemoryOptions{}), clock: &clock{}, log: &logBuffer{}}
+	s := &service{t: t, durable: kv.NewMemory(kv.MemoryOptions{}), buckets: kv.NewMemory(kv.MemoryOptions{}), events: kv.NewMemory(kv.MemoryOptions{}), clock: &clock{}, log: &logBuffer{}}
 	s.clock.at.Store(time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC).UnixMilli())
 	s.keys = auth.New(auth.NewLocal(s.durable), auth.Options{Now: s.clock.now})
-	limits, err := ratelimit.New(ratelimit.NewLocal(s.buckets), []ratelimit.Policy{ratelimit.DefaultPolicy(), twoLimits}, ratelimit.Options{Now: s.clock.now})
+	limits, err := ratelimit.New(ratelimit.NewLocal(s.buckets), []ratelimit.Policy{ratelimit.DefaultPolicy(), twoLimits, oneOfEach, warned}, ratelimit.Options{Now: s.clock.now})
 	if err != nil {
 		t.Fatal(err)
 	}
+	sealer, err := seal.New([][]byte{make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions := session.NewLocal(s.durable)
 	deps := Deps{
-		Auth:     s.keys,
-		Sessions: session.New(session.NewLocal(s.durable), session.Options{RouteKey: make([]byte, 32), Now: s.clock.now}),
-		Limits:   limits,
-		Leases:   lease.New(lease.NewLocal(s.durable), lease.Options{Now: s.clock.now}),
-		Fences:   fencing.New(fencing.NewLocal(s.durable)),
-		Log:      slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Now:      s.clock.now,
+		Auth: s.keys,
+		Sessions: session.New(sessions, session.Options{
+			RouteKey: make([]byte, 32), Now: s.clock.now, Tenants: session.NewTenants(sessions, session.TenantsOptions{Now: s.clock.now}), Cursors: sealer,
+		}),
+		Limits: limits,
+		Leases: lease.New(lease.NewLocal(s.durable), lease.Options{Now: s.clock.now}),
+		Fences: fencing.New(fencing.NewLocal(s.durable)),
+		Audit:  audit.New(audit.NewLocal(s.events), sealer, audit.Options{Now: s.clock.now}),
+		Quotas: quota.New(quota.NewLocal(s.durable), quota.Options{Now: s.clock.now}),
+
+		Locks:       lock.New(lock.NewLocal(s.buckets), lock.Options{Now: s.clock.now}),
+		Idempotency: idempotency.New(idempotency.NewLocal(s.durable), idempotency.Options{Space: "claims", Now: s.clock.now}),
+		Receipts:    idempotency.New(idempotency.NewLocal(s.durable), idempotency.Options{Space: "receipts", Now: s.clock.now}),
+		Sealer:      sealer,
+		Log:         slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Now:         s.clock.now,
 	}
 	for _, c := range change {
 		c(&deps)
@@ -73,9 +93,27 @@ func startService(t *testing.T, change ...func(*Deps)) *service {
 var twoLimits = ratelimit.Policy{
 	Name: "two", Posture: ratelimit.FailClosed, Stage: ratelimit.Enforce,
 	Limits: []ratelimit.Limit{
-		{Name: "user", Key: []string{"user"}, Algorithm: ratelimit.TokenBucket, Rate: ratelimit.Rate{Count: 1, Per: 1500 * time.Millisecond}, Burst: 2},
-		{Name: "all", Key: []string{"app"}, Algorithm: ratelimit.TokenBucket, Rate: ratelimit.Rate{Count: 1000, Per: time.Minute}, Burst: 1000},
+		{Name: "user", Key: []string{"user"}, Algorithm: ratelimit.TokenBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 1, Per: 1500 * time.Millisecond}, Burst: 2}},
+		{Name: "all", Key: []string{"app"}, Algorithm: ratelimit.TokenBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 1000, Per: time.Minute}, Burst: 1000}},
 	},
+}
+
+// oneOfEach has an algorithm of each kind.
+var oneOfEach = ratelimit.Policy{
+	Name: "each", Posture: ratelimit.FailClosed, Stage: ratelimit.Enforce, Owner: "search-team",
+	Limits: []ratelimit.Limit{
+		{Name: "fixed", Key: []string{"user"}, Algorithm: ratelimit.FixedWindow, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 100, Per: time.Minute}}, Overrides: []ratelimit.Override{
+			{Match: map[string]string{"user": "big-*"}, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 500, Per: time.Minute}}},
+		}},
+		{Name: "mail", Key: []string{"user"}, Algorithm: ratelimit.LeakyBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 5, Per: time.Second}, Queue: 50}},
+		{Name: "exports", Key: []string{"user"}, Algorithm: ratelimit.Concurrency, Numbers: ratelimit.Numbers{Slots: 3, SlotTTL: 5 * time.Minute}},
+	},
+}
+
+// warned is not enforced yet.
+var warned = ratelimit.Policy{
+	Name: "warned", Posture: ratelimit.FailOpen, Stage: ratelimit.Warn, EnforceFrom: time.Date(2027, 1, 15, 0, 0, 0, 0, time.UTC),
+	Limits: []ratelimit.Limit{{Name: "user", Key: []string{"user"}, Algorithm: ratelimit.FixedWindow, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 8, Per: time.Minute}}}},
 }
 
 func (s *service) newKey(tenant string, scopes ...auth.Scope) string {

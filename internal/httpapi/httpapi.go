@@ -5,6 +5,8 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,9 +20,13 @@ import (
 
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/idempotency"
+	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/lock"
+	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -37,6 +43,13 @@ type Deps struct {
 	Limits   *ratelimit.Limiter
 	Leases   *lease.Manager
 	Fences   *fencing.Manager
+	Quotas   *quota.Manager
+
+	Locks       *lock.Manager
+	Idempotency *idempotency.Manager // of the keys that callers claim
+	Receipts    *idempotency.Manager // of the header Idempotency-Key
+	Sealer      Sealer               // of stored answers; required where Receipts are there
+	Audit       *audit.Manager       // nothing is recorded where nil
 
 	Mode    keytype.Mode
 	Log     *slog.Logger     // nothing is logged where nil
@@ -66,7 +79,7 @@ func New(deps Deps) http.Handler {
 	e.Logger.SetOutput(io.Discard)
 	e.HTTPErrorHandler = s.fail
 	e.Use(s.edge, s.authenticate)
-	register(e, s.routes())
+	s.register(e, s.repeatable(s.routes()))
 	return s.withDeadline(e)
 }
 
@@ -75,7 +88,7 @@ func New(deps Deps) http.Handler {
 // form, so that an id would be decoded never, once or twice depending on its characters.
 func (s *server) withDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), s.Timeout)
+		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), callerGone{}, r.Context()), s.Timeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 		if r.URL.RawPath == "" {
@@ -85,6 +98,26 @@ func (s *server) withDeadline(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// callerGone finds the request's context without the deadline: it ends with the connection.
+type callerGone struct{}
+
+// patient is the request's context with so much more time, for a caller who asked to
+// wait. The connection's deadline for the answer moves with it; the one for reading is
+// over with the body, which was read before.
+func (s *server) patient(c echo.Context, wait time.Duration) (context.Context, context.CancelFunc, error) {
+	if wait <= 0 {
+		return c.Request().Context(), func() {}, nil
+	}
+	until := time.Now().Add(wait + s.Timeout)
+	err := http.NewResponseController(c.Response()).SetWriteDeadline(until.Add(writeTime))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) { // then nobody has set it
+		return nil, nil, fmt.Errorf("move the connection's deadline: %w", err)
+	}
+	gone, _ := c.Request().Context().Value(callerGone{}).(context.Context)
+	ctx, cancel := context.WithDeadline(gone, until)
+	return ctx, cancel, nil
 }
 
 // A handler answers an authenticated caller.
@@ -112,30 +145,61 @@ func (s *server) routes() []route {
 	return []route{
 		{"POST", "/v1/sessions", auth.SessionsCreate, sessions, s.createSession, true, nil},
 		{"POST", "/v1/sessions/verify", auth.SessionsVerify, sessions, s.verifySession, false, nil},
+		{"POST", "/v1/sessions/rotate", auth.SessionsCreate, sessions, s.rotateSession, true, nil},
 		{"POST", "/v1/sessions/revoke", auth.SessionsRevoke, sessions, s.revokeSession, true, nil},
 		{"GET", "/v1/sessions/:handle", auth.SessionsRead, sessions, s.getSession, false, nil},
 		{"DELETE", "/v1/sessions/:handle", auth.SessionsRevoke, sessions, s.deleteSession, true, nil},
+		{"GET", "/v1/sessions/:handle/data", auth.SessionsData, sessions, s.getSessionData, false, nil},
+		{"PUT", "/v1/sessions/:handle/data", auth.SessionsData, sessions, s.putSessionData, true, nil},
 		{"GET", "/v1/users/:user_id/sessions", auth.SessionsRead, sessions, s.listSessions, false, []string{"cursor", "limit"}},
 		{"POST", "/v1/users/:user_id/logout-all", auth.UsersRevoke, sessions, s.logoutAll, true, nil},
 		{"POST", "/v1/users/:user_id/permission-epoch", auth.UsersPermissions, sessions, s.bumpPermissions, true, nil},
 		{"POST", "/v1/users/:user_id/disable", auth.UsersDisable, sessions, s.disableUser, true, nil},
 		{"POST", "/v1/users/:user_id/enable", auth.UsersDisable, sessions, s.enableUser, true, nil},
+		{"POST", "/v1/tenant/logout-all", auth.UsersRevoke, sessions, s.logoutTenant, true, nil},
+		{"DELETE", "/v1/users/:user_id", auth.UsersRevoke, sessions, s.eraseUser, true, nil},
 		{"GET", "/v1/users/:user_id/epochs", auth.SessionsRead, sessions, s.getEpochs, false, nil},
 
 		{"POST", "/v1/ratelimit/check", auth.RatelimitCheck, limits, s.check, false, nil},
 		{"POST", "/v1/ratelimit/peek", auth.RatelimitCheck, limits, s.peek, false, nil},
+		{"POST", "/v1/ratelimit/refund", auth.RatelimitCheck, limits, s.refund, true, nil},
+		{"POST", "/v1/ratelimit/release", auth.RatelimitCheck, limits, s.releaseSlot, true, nil},
+		{"POST", "/v1/ratelimit/reset", auth.RatelimitAdmin, limits, s.resetLimits, true, nil},
 		{"GET", "/v1/ratelimit/policies", auth.RatelimitCheck, limits, s.listPolicies, false, nil},
 		{"GET", "/v1/ratelimit/policies/:name", auth.RatelimitCheck, limits, s.getPolicy, false, nil},
 
+		{"GET", "/v1/leases", auth.LeasesRead, leases, s.listLeases, false, []string{"owner", "cursor", "limit"}},
 		{"GET", "/v1/leases/:resource", auth.LeasesRead, leases, s.getLease, false, nil},
 		{"POST", "/v1/leases/:resource/acquire", auth.LeasesUse, leases, s.acquireLease, true, nil},
 		{"POST", "/v1/leases/:resource/renew", auth.LeasesUse, leases, s.renewLease, true, nil},
 		{"POST", "/v1/leases/:resource/release", auth.LeasesUse, leases, s.releaseLease, true, nil},
+		{"POST", "/v1/leases/acquire-set", auth.LeasesUse, leases, s.acquireLeaseSet, true, nil},
+		{"POST", "/v1/leases/renew-set", auth.LeasesUse, leases, s.renewLeaseSet, true, nil},
+		{"POST", "/v1/leases/release-set", auth.LeasesUse, leases, s.releaseLeaseSet, true, nil},
+		{"POST", "/v1/leases/:resource/force-release", auth.LeasesForce, leases, s.forceReleaseLease, true, nil},
 
 		{"GET", "/v1/fences/:resource", auth.FencingRead, fences, s.getFence, false, nil},
 		{"POST", "/v1/fences/:resource/admit", auth.FencingWrite, fences, s.admit, true, nil},
+		{"POST", "/v1/fences/:resource/reset", auth.LeasesForce, fences, s.resetFence, true, nil},
 		{"GET", "/v1/protected/:resource/:key", auth.FencingRead, fences, s.getProtected, false, nil},
 		{"PUT", "/v1/protected/:resource/:key", auth.FencingWrite, fences, s.putProtected, true, nil},
+
+		{"GET", "/v1/quotas/:name/:subject", auth.QuotasUse, s.Quotas != nil, s.getQuota, false, nil},
+		{"PUT", "/v1/quotas/:name/:subject", auth.QuotasAdmin, s.Quotas != nil, s.setQuota, true, nil},
+		{"POST", "/v1/quotas/:name/:subject/consume", auth.QuotasUse, s.Quotas != nil, s.consumeQuota, true, nil},
+		{"POST", "/v1/quotas/:name/:subject/reserve", auth.QuotasUse, s.Quotas != nil, s.reserveQuota, true, nil},
+		{"POST", "/v1/quotas/:name/:subject/reservations/:id/commit", auth.QuotasUse, s.Quotas != nil, s.commitQuota, true, nil},
+		{"POST", "/v1/quotas/:name/:subject/reservations/:id/cancel", auth.QuotasUse, s.Quotas != nil, s.cancelQuota, true, nil},
+
+		{"GET", "/v1/events", auth.AuditRead, s.Audit != nil, s.listEvents, false, []string{"cursor", "limit"}},
+		{"POST", "/v1/idempotency/:key/claim", auth.IdempotencyUse, s.Idempotency != nil, s.claimKey, true, nil},
+		{"POST", "/v1/idempotency/:key/extend", auth.IdempotencyUse, s.Idempotency != nil, s.extendClaim, true, nil},
+		{"POST", "/v1/idempotency/:key/complete", auth.IdempotencyUse, s.Idempotency != nil, s.completeClaim, true, nil},
+		{"POST", "/v1/idempotency/:key/abandon", auth.IdempotencyUse, s.Idempotency != nil, s.abandonClaim, true, nil},
+
+		{"POST", "/v1/locks/:name/acquire", auth.LocksUse, s.Locks != nil, s.acquireLock, true, nil},
+		{"POST", "/v1/locks/:name/renew", auth.LocksUse, s.Locks != nil, s.renewLock, true, nil},
+		{"POST", "/v1/locks/:name/release", auth.LocksUse, s.Locks != nil, s.releaseLock, true, nil},
 
 		{"GET", "/v1/key-types", anyKey, true, s.listKeyTypes, false, nil},
 		{"GET", "/v1/api-keys", auth.KeysAdmin, true, s.listAPIKeys, false, nil},
@@ -147,9 +211,9 @@ func (s *server) routes() []route {
 
 // register hands the routes to the router. What lies below a last parameter is
 // named unknown, or echo would take it for the rest of the parameter's value.
-func register(e *echo.Echo, routes []route) {
+func (s *server) register(e *echo.Echo, routes []route) {
 	for _, r := range routes {
-		e.Add(r.method, r.path, r.serve)
+		e.Add(r.method, r.path, s.audited(r))
 		below := func(other route) bool { return strings.HasPrefix(other.path, r.path+"/") }
 		if last := path.Base(r.path); last[0] == ':' && !slices.ContainsFunc(routes, below) {
 			e.RouteNotFound(r.path+"/*", echo.NotFoundHandler)
@@ -166,10 +230,10 @@ func (r route) serve(c echo.Context) error {
 	if !r.on {
 		return &refusal{code: api.CodeFeatureUnavailable, detail: "this mode does not have what the route needs, see GET /v1/key-types"}
 	}
-	if err := checkHead(c, r.query); err != nil {
+	if err := checkHead(c, r); err != nil {
 		return err
 	}
-	if r.method == http.MethodGet || r.method == http.MethodDelete {
+	if !r.hasBody() {
 		if err := bindOptional(c, &struct{}{}); err != nil {
 			return err
 		}
@@ -178,8 +242,13 @@ func (r route) serve(c echo.Context) error {
 	return r.handle(c, key)
 }
 
+// hasBody: a GET takes no field, nor does a DELETE but that of a user, which says why.
+func (r route) hasBody() bool {
+	return r.method != http.MethodGet && (r.method != http.MethodDelete || r.path == "/v1/users/:user_id")
+}
+
 // checkHead decodes the ids in the path, exactly once, and refuses what the route would ignore.
-func checkHead(c echo.Context, known []string) error {
+func checkHead(c echo.Context, r route) error {
 	values := c.ParamValues()
 	for i, raw := range values {
 		name := c.ParamNames()[i]
@@ -193,8 +262,8 @@ func checkHead(c echo.Context, known []string) error {
 		values[i] = id
 	}
 	c.SetParamValues(values...)
-	if c.Request().Header.Get("Idempotency-Key") != "" {
-		return malformed("", "the header Idempotency-Key is not offered yet")
+	if len(c.Request().Header.Values(keyHeader)) > 0 && !r.takesKey() {
+		return malformed(keyHeader, "is a header that the route does not take")
 	}
-	return checkQuery(c.Request().URL.RawQuery, known)
+	return checkQuery(c.Request().URL.RawQuery, r.query)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/keytype"
 )
@@ -27,6 +28,7 @@ func (s *server) createAPIKey(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.record(c, key, audit.Event{Action: audit.KeyCreate, Subject: made.ID})
 	k := apiKeyJSON(made)
 	return write(c, http.StatusCreated, api.CreatedAPIKey{
 		ID: k.ID, Tenant: k.Tenant, Name: k.Name, Scopes: k.Scopes, CreatedAt: k.CreatedAt, ExpiresAt: k.ExpiresAt, Key: secret.Reveal(),
@@ -45,6 +47,7 @@ func (s *server) deleteAPIKey(c echo.Context, key auth.Key) error {
 	if err := s.Auth.Revoke(c.Request().Context(), key.Tenant, c.Param("id")); err != nil {
 		return err
 	}
+	s.record(c, key, audit.Event{Action: audit.KeyRevoke, Subject: c.Param("id")})
 	return noContent(c)
 }
 

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// writeTime is for the answer alone, of a request that took its whole time.
+const writeTime = 20 * time.Second
+
 // NewServer bounds what a connection may cost: a slow or idle peer is cut off,
 // a header block ends at 32 KB. Shutdown lets requests in flight finish: none
 // takes longer than its deadline and the time to write.

@@ -9,9 +9,12 @@ import (
 
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/idempotency"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
+	"github.com/coordsvc/coordsvc/lock"
+	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -31,19 +34,30 @@ var kinds = map[api.ProblemCode]kind{
 	api.CodeNotFound:             {http.StatusNotFound, "there is no such thing", false},
 	api.CodeMethodNotAllowed:     {http.StatusMethodNotAllowed, "the route does not take this method", false},
 	api.CodeLeaseHeld:            {http.StatusConflict, "the resource is held", true},
-	api.CodeRequestExpired:       {http.StatusConflict, "the grant of this request id has ended", false},
+	api.CodeRequestExpired:       {http.StatusConflict, "the request has expired", false},
 	api.CodeLeaseLost:            {http.StatusConflict, "the lease is lost", false},
 	api.CodeStaleFencingToken:    {http.StatusConflict, "the fencing token is stale", false},
+	api.CodeSessionLimit:         {http.StatusConflict, "the user has too many sessions", false},
 	api.CodeSessionNotActive:     {http.StatusConflict, "the session is not active", false},
+	api.CodeReservationExpired:   {http.StatusConflict, "the reservation has expired", false},
+	api.CodeIdempotencyInFlight:  {http.StatusConflict, "the request is being carried out", true},
+	api.CodeLockHeld:             {http.StatusConflict, "the lock is held", true},
+	api.CodeLockLost:             {http.StatusConflict, "the lock is lost", false},
+	api.CodeClaimLost:            {http.StatusConflict, "the claim is lost", false},
 	api.CodeLeaseExpired:         {http.StatusGone, "the lease has expired", false},
 	api.CodeEpochMismatch:        {http.StatusPreconditionFailed, "the user's session version is another", false},
+	api.CodeVersionMismatch:      {http.StatusPreconditionFailed, "the version is another", false},
 	api.CodeBodyTooLarge:         {http.StatusRequestEntityTooLarge, "the body is too large", false},
 	api.CodeUnsupportedMediaType: {http.StatusUnsupportedMediaType, "the body is not JSON in UTF-8", false},
 	api.CodeInvalidValue:         {http.StatusUnprocessableEntity, "a value is not allowed", false},
 	api.CodeCostExceedsCapacity:  {http.StatusUnprocessableEntity, "the cost can never pass", false},
 	api.CodeSequenceReused:       {http.StatusUnprocessableEntity, "the sequence was used for another value", false},
+	api.CodePreconditionRequired: {http.StatusPreconditionRequired, "the request must name a version", false},
+	api.CodeIdempotencyMismatch:  {http.StatusUnprocessableEntity, "the request had another first result", false},
+	api.CodeQuotaExceeded:        {http.StatusTooManyRequests, "the quota is exceeded", true},
 	api.CodeRateLimited:          {http.StatusTooManyRequests, "the rate limit is reached", true},
 	api.CodeInternal:             {http.StatusInternalServerError, "the service has a defect", false},
+	api.CodeClockSkew:            {http.StatusServiceUnavailable, "the node's clock is too far off", true},
 	api.CodeStoreUnavailable:     {http.StatusServiceUnavailable, "the store is unavailable", true},
 	api.CodeOutcomeUnknown:       {http.StatusServiceUnavailable, "the outcome is unknown", false},
 	api.CodeFeatureUnavailable:   {http.StatusServiceUnavailable, "the feature is not available in this mode", false},
@@ -61,17 +75,28 @@ var refusals = []struct {
 	{session.ErrNotFound, api.CodeNotFound, "no such session", ""},
 	{session.ErrUserDisabled, api.CodeUserDisabled, "the user must be enabled first", ""},
 	{session.ErrEpochMismatch, api.CodeEpochMismatch, "the user has to authenticate again", ""},
-	{session.ErrNotActive, api.CodeSessionNotActive, "the session of except_token is not active; nothing has changed", ""},
+	{session.ErrNotActive, api.CodeSessionNotActive, "the session is dead, or this is not its current token; nothing has changed", ""},
+	{session.ErrLimit, api.CodeSessionLimit, "the user has max_sessions live sessions; nobody was logged out", ""},
+	{session.ErrDataVersion, api.CodeVersionMismatch, "If-Match names another version; read again", ""},
 	{ratelimit.ErrUnknownPolicy, api.CodeNotFound, "no such policy", ""},
+	{ratelimit.ErrNoSlots, api.CodeInvalidValue, "policy has no limit with slots", "policy"},
 	{lease.ErrNotFound, api.CodeNotFound, "the resource was never leased", ""},
 	{lease.ErrLost, api.CodeLeaseLost, "another grant than the named one, or none, is the latest", ""},
 	{lease.ErrExpired, api.CodeLeaseExpired, "the grant has expired: acquire the resource again", ""},
-	{lease.ErrRequestExpired, api.CodeRequestExpired, "the grant of this request id has ended; nothing has changed", ""},
+	{lease.ErrRequestExpired, api.CodeRequestExpired, "the grant of this request id has ended, or not_after is past; nothing has changed", ""},
+	{lease.ErrClockSkew, api.CodeClockSkew, "this node cannot tell whether the lease has expired: ask another node, or later", ""},
 	{fencing.ErrNotFound, api.CodeNotFound, "nothing was written here", ""},
 	{fencing.ErrSequenceReused, api.CodeSequenceReused, "this token and sequence already wrote another value", ""},
 	{fencing.ErrNotGranted, api.CodeInvalidValue, "fencing_token is larger than any that was granted", "fencing_token"},
 	{fencing.ErrModeFixed, api.CodeInvalidValue, "mode is not the one that the record's first write fixed", "mode"},
 	{fencing.ErrExhausted, api.CodeInvalidValue, "resource has no fencing token left: it is never granted again", "resource"},
+	{quota.ErrUnset, api.CodeNotFound, "the quota was never set", ""},
+	{quota.ErrNoReservation, api.CodeNotFound, "no such reservation", ""},
+	{quota.ErrExpired, api.CodeReservationExpired, "the reservation has expired: reserve again", ""},
+	{quota.ErrMismatch, api.CodeIdempotencyMismatch, "the same request, or the end of the same reservation, came with another amount before", ""},
+	{lock.ErrLost, api.CodeLockLost, "the lock has ended, or is somebody else's", ""},
+	{idempotency.ErrLost, api.CodeClaimLost, "another claim is the latest, or this one, or its record, has ended", ""},
+	{idempotency.ErrMismatch, api.CodeIdempotencyMismatch, "the key came with another fingerprint before, or the claim with another response", ""},
 	{keytype.ErrUnavailable, api.CodeStoreUnavailable, "try again later", ""},
 }
 
@@ -119,14 +144,20 @@ func (s *server) fail(err error, c echo.Context) {
 func (s *server) problemOf(err error, c echo.Context) api.Problem {
 	p := api.Problem{RequestID: requestID(c)}
 	s.describe(err, c, &p)
+	if e, ok := errors.AsType[*ratelimit.ClosedError](err); ok {
+		closed(c, e, &p)
+	}
 	k := kinds[p.Code]
 	p.Type, p.Title, p.Status, p.Retryable = "urn:coordsvc:problem:"+string(p.Code), k.title, int64(k.status), k.retryable
 	switch p.Code { //nolint:exhaustive // the codes that come with a header
 	case api.CodeUnauthenticated:
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
-	case api.CodeStoreUnavailable:
+	case api.CodeStoreUnavailable, api.CodeClockSkew:
 		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
-	case api.CodeLeaseHeld, api.CodeRateLimited:
+	case api.CodeLeaseHeld, api.CodeLockHeld, api.CodeIdempotencyInFlight, api.CodeRateLimited, api.CodeQuotaExceeded:
+		if p.RetryAfterMS == nil { // later is no better
+			break
+		}
 		c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(millis(orZero(p.RetryAfterMS))))
 	}
 	return p
@@ -170,6 +201,17 @@ func describeTyped(err error, p *api.Problem) bool {
 		p.Code, p.Detail, p.HeldUntil = api.CodeLeaseHeld, "somebody holds the resource, or it is not yet safely free", optionalInstant(e.HeldUntil)
 		wait := ceilMillis(e.RetryAfter)
 		p.RetryAfterMS = &wait
+	} else if e, ok := errors.AsType[*lock.HeldError](err); ok {
+		wait := ceilMillis(e.RetryAfter)
+		p.Code, p.Detail, p.RetryAfterMS = api.CodeLockHeld, "somebody holds the lock", &wait
+	} else if e, ok := errors.AsType[*idempotency.InFlightError](err); ok {
+		wait := ceilMillis(e.RetryAfter)
+		p.Code, p.Detail, p.RetryAfterMS = api.CodeIdempotencyInFlight, "an executor of the key may be at work", &wait
+	} else if e, ok := errors.AsType[*quota.ExceededError](err); ok {
+		p.Code, p.Detail, p.Available = api.CodeQuotaExceeded, "fewer units are available", &e.Available
+		if wait := ceilMillis(e.RetryAfter); wait > 0 {
+			p.RetryAfterMS = &wait
+		}
 	} else if e, ok := errors.AsType[*fencing.StaleError](err); ok {
 		token := int64(e.HighWater.Token)
 		p.Code, p.Detail, p.HighWater, p.Sequence = api.CodeStaleFencingToken, "a newer holder has been here: stop working on the resource", &token, &e.HighWater.Sequence

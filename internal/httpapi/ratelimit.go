@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -44,15 +45,55 @@ func (s *server) peek(c echo.Context, key auth.Key) error {
 }
 
 func (s *server) listPolicies(c echo.Context, _ auth.Key) error {
-	return write(c, http.StatusOK, api.PolicyList{Version: s.Limits.Version(), Policies: each(s.Limits.Policies(), policyJSON)})
+	policies, version := s.Limits.Policies()
+	return write(c, http.StatusOK, api.PolicyList{Version: version, Policies: each(policies, policyJSON)})
 }
 
 func (s *server) getPolicy(c echo.Context, _ auth.Key) error {
-	policy, err := s.Limits.Policy(c.Param("name"))
+	policy, version, err := s.Limits.Policy(c.Param("name"))
 	if err != nil {
 		return err
 	}
-	return write(c, http.StatusOK, api.PolicyList{Version: s.Limits.Version(), Policies: []api.Policy{policyJSON(policy)}})
+	return write(c, http.StatusOK, api.PolicyList{Version: version, Policies: []api.Policy{policyJSON(policy)}})
+}
+
+func (s *server) refund(c echo.Context, key auth.Key) error {
+	var body api.RateLimitRefund
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := checkOptional(text{"request_id", body.RequestID}); err != nil { // an empty one would make the retry a new refund
+		return err
+	}
+	states, err := s.Limits.Refund(c.Request().Context(), key.Tenant, ratelimit.Request{
+		Policy: body.Policy, Descriptors: body.Descriptors, Cost: body.Cost, RequestID: orZero(body.RequestID),
+	})
+	if err != nil {
+		return err
+	}
+	return write(c, http.StatusOK, api.RateLimitStates{Limits: each(states, limitStateJSON)})
+}
+
+func (s *server) releaseSlot(c echo.Context, key auth.Key) error {
+	var body api.RateLimitRelease
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := s.Limits.Release(c.Request().Context(), key.Tenant, body.Policy, body.Descriptors, body.SlotID); err != nil {
+		return err
+	}
+	return noContent(c)
+}
+
+func (s *server) resetLimits(c echo.Context, key auth.Key) error {
+	var body api.RateLimitReset
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := s.Limits.Reset(c.Request().Context(), key.Tenant, body.Policy, body.Descriptors); err != nil {
+		return err
+	}
+	return noContent(c)
 }
 
 func rateLimitRequest(c echo.Context) (ratelimit.Request, error) {
@@ -60,11 +101,14 @@ func rateLimitRequest(c echo.Context) (ratelimit.Request, error) {
 	if err := bind(c, &body); err != nil {
 		return ratelimit.Request{}, err
 	}
+	if err := checkOptional(text{"request_id", body.RequestID}); err != nil {
+		return ratelimit.Request{}, err
+	}
 	cost := int64(1)
 	if body.Cost != nil {
 		cost = *body.Cost
 	}
-	return ratelimit.Request{Policy: body.Policy, Descriptors: body.Descriptors, Cost: cost}, nil
+	return ratelimit.Request{Policy: body.Policy, Descriptors: body.Descriptors, Cost: cost, RequestID: orZero(body.RequestID)}, nil
 }
 
 // A limitedError is a refusal of the limiter on its way to the caller.
@@ -77,8 +121,8 @@ func (e *limitedError) problem(p api.Problem) api.RateLimitProblem {
 	d := e.decision
 	return api.RateLimitProblem{
 		Type: p.Type, Title: p.Title, Status: p.Status, Detail: p.Detail, Code: p.Code, RequestID: p.RequestID, Retryable: p.Retryable,
-		Allowed: d.Allowed, Policy: d.Policy, Stage: d.Stage, Limiting: d.Limiting, RetryAfterMS: d.RetryAfterMS,
-		Limits: d.Limits, Degraded: d.Degraded, Source: d.Source,
+		Allowed: d.Allowed, Policy: d.Policy, Stage: d.Stage, Limiting: d.Limiting, RetryAfterMS: d.RetryAfterMS, DelayMS: d.DelayMS, SlotID: d.SlotID,
+		Limits: d.Limits, Degraded: d.Degraded, DegradedReason: d.DegradedReason, Source: d.Source,
 	}
 }
 
@@ -89,8 +133,13 @@ func decisionJSON(d ratelimit.Decision) api.RateLimitDecision {
 		Stage:        api.Stage(d.Stage),
 		Limiting:     d.Limiting,
 		RetryAfterMS: ceilMillis(d.RetryAfter),
+		DelayMS:      ceilMillis(d.Delay),
+		SlotID:       d.SlotID,
 		Limits:       each(d.Limits, limitStateJSON),
 		Source:       api.DecisionSource(d.Source),
+
+		Degraded:       d.Degraded,
+		DegradedReason: d.DegradedReason,
 	}
 }
 
@@ -106,26 +155,68 @@ func limitStateJSON(l ratelimit.LimitState) api.LimitState {
 }
 
 func policyJSON(p ratelimit.Policy) api.Policy {
-	return api.Policy{Name: p.Name, Stage: api.Stage(p.Stage), Posture: api.Posture(p.Posture), Limits: each(p.Limits, limitJSON)}
+	out := api.Policy{
+		Name: p.Name, Owner: p.Owner, Stage: api.Stage(p.Stage), CanaryPercent: p.Percent, Posture: api.Posture(p.Posture),
+		Limits: each(p.Limits, limitJSON),
+	}
+	if !p.EnforceFrom.IsZero() {
+		out.EnforceFrom = p.EnforceFrom.Format(time.DateOnly)
+	}
+	return out
 }
 
 func limitJSON(l ratelimit.Limit) api.Limit {
-	return api.Limit{
+	out := api.Limit{
 		Name:      l.Name,
 		Key:       list[string](l.Key),
 		Algorithm: api.Algorithm(l.Algorithm),
-		Rate:      api.Rate{Count: l.Rate.Count, PerMS: l.Rate.Per.Milliseconds()},
+		Rate:      rateJSON(l.Rate),
 		Burst:     l.Burst,
+		Queue:     l.Queue,
+		Slots:     l.Slots,
+		SlotTTLMS: l.SlotTTL.Milliseconds(),
 	}
+	for _, o := range l.Overrides {
+		out.Overrides = append(out.Overrides, api.Override{
+			Match: o.Match, Rate: rateJSON(o.Rate), Burst: o.Burst, Queue: o.Queue, Slots: o.Slots, SlotTTLMS: o.SlotTTL.Milliseconds(),
+		})
+	}
+	return out
+}
+
+// rateJSON is nil for a limit without a rate.
+func rateJSON(r ratelimit.Rate) *api.Rate {
+	if r.Count == 0 {
+		return nil
+	}
+	return &api.Rate{Count: r.Count, PerMS: r.Per.Milliseconds()}
 }
 
 // unbounded lets each limit say when it is full again.
 const unbounded = int64(1) << 62
 
+// degradedHeader marks an answer that a posture gave.
+const degradedHeader = "X-RateLimit-Degraded"
+
+// closed says that a posture refused the request, and why.
+func closed(c echo.Context, e *ratelimit.ClosedError, p *api.Problem) {
+	c.Response().Header().Set(degradedHeader, "true")
+	p.Detail = "the policy is closed while its store does not decide; the cost may have been charged"
+	p.Source, p.Degraded, p.DegradedReason = api.DecisionSource(ratelimit.SourceFailClosed), true, e.Reason
+}
+
 // setRateLimit sets the two fields of draft-ietf-httpapi-ratelimit-headers-10,
 // one item a limit. Both count in whole seconds, rounded up. The draft wants no
 // reset behind Retry-After (section 4), so a refusal caps it there.
+//
+// A posture that asks nobody knows no limits, and sets neither.
 func setRateLimit(c echo.Context, d ratelimit.Decision, latest int64) {
+	if d.Degraded {
+		c.Response().Header().Set(degradedHeader, "true")
+	}
+	if len(d.Limits) == 0 {
+		return
+	}
 	var limits, policies []string
 	for _, l := range d.Limits {
 		name := sfString(l.Name)
@@ -134,6 +225,16 @@ func setRateLimit(c echo.Context, d ratelimit.Decision, latest int64) {
 	}
 	c.Response().Header().Set("RateLimit", strings.Join(limits, ", "))
 	c.Response().Header().Set("RateLimit-Policy", strings.Join(policies, ", "))
+	if d.OverBy > 0 {
+		c.Response().Header().Set("RateLimit-Warning", warning(d))
+	}
+}
+
+func warning(d ratelimit.Decision) string {
+	if d.EnforceFrom.IsZero() {
+		return fmt.Sprintf("%d%% over", d.OverBy)
+	}
+	return fmt.Sprintf("%d%% over; enforcement begins %s", d.OverBy, d.EnforceFrom.Format(time.DateOnly))
 }
 
 // sfString writes a String of RFC 9651 section 3.3.3: printable ASCII with \ and " escaped.

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/session"
@@ -35,10 +36,13 @@ func (s *server) createSession(c echo.Context, key auth.Key) error {
 		AbsoluteTTL:     millis(number(body.AbsoluteTTLMS)),
 		IdleTTL:         millis(number(body.IdleTTLMS)),
 		ExpectedVersion: body.ExpectedSessionVersion,
+		MaxSessions:     int(number(body.MaxSessions)),
+		Data:            body.Data,
 	})
 	if err != nil {
 		return err
 	}
+	s.record(c, key, audit.Event{Action: audit.Create, User: created.UserID, Subject: created.Handle})
 	return write(c, http.StatusCreated, api.CreatedSession{Token: token.Reveal(), Session: sessionJSON(created)})
 }
 
@@ -63,7 +67,37 @@ func (s *server) verifySession(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	if verdict.OldToken && !verdict.Active {
+		s.record(c, key, audit.Event{Action: audit.OldTokenUsed, Subject: session.HandleOf(body.Token), Outcome: audit.Outcome(verdict.Reason)})
+	}
 	return write(c, http.StatusOK, verdictJSON(verdict, key.Allows(auth.SessionsExplain)))
+}
+
+func (s *server) rotateSession(c echo.Context, key auth.Key) error {
+	var body api.RotateSession
+	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := keytype.CheckID("token", body.Token); err != nil {
+		return err
+	}
+	rotated, err := s.Sessions.Rotate(c.Request().Context(), key.Tenant, body.Token, session.RotateRequest{
+		AAL: int(number(body.AAL)),
+		AMR: orZero(body.AMR),
+	})
+	if err != nil {
+		return err
+	}
+	s.record(c, key, audit.Event{Action: rotation(body), User: rotated.UserID, Subject: rotated.Handle})
+	return write(c, http.StatusOK, api.CreatedSession{Token: rotated.Token.Reveal(), Session: sessionJSON(rotated.Session)})
+}
+
+// rotation tells a step-up: only it names a level.
+func rotation(body api.RotateSession) audit.Action {
+	if body.AAL != nil {
+		return audit.StepUp
+	}
+	return audit.Rotate
 }
 
 func (s *server) revokeSession(c echo.Context, key auth.Key) error {
@@ -74,24 +108,28 @@ func (s *server) revokeSession(c echo.Context, key auth.Key) error {
 	if err := keytype.CheckID("token", body.Token); err != nil {
 		return err
 	}
-	if err := s.Sessions.Revoke(c.Request().Context(), key.Tenant, body.Token); err != nil {
+	p, err := s.Sessions.Revoke(c.Request().Context(), key.Tenant, body.Token)
+	if err != nil {
 		return err
 	}
-	return s.revoked(c)
+	s.record(c, key, audit.Event{Action: audit.Revoke, Subject: session.HandleOf(body.Token)})
+	return revoked(c, p)
 }
 
 func (s *server) deleteSession(c echo.Context, key auth.Key) error {
-	if err := s.Sessions.RevokeHandle(c.Request().Context(), key.Tenant, c.Param("handle")); err != nil {
+	p, err := s.Sessions.RevokeHandle(c.Request().Context(), key.Tenant, c.Param("handle"))
+	if err != nil {
 		return err
 	}
-	return s.revoked(c)
+	s.record(c, key, audit.Event{Action: audit.Revoke, Subject: c.Param("handle")})
+	return revoked(c, p)
 }
 
-// revoked answers that the next verify sees it: no cache lies between.
-func (s *server) revoked(c echo.Context) error {
+// revoked answers from when on every verify sees it.
+func revoked(c echo.Context, p session.Propagation) error {
 	h := c.Response().Header()
-	h.Set("Coord-Cache-Propagated", strconv.FormatBool(true))
-	h.Set("Coord-Effective-By", api.At(s.Now()).String())
+	h.Set("Coord-Cache-Propagated", strconv.FormatBool(p.Propagated))
+	h.Set("Coord-Effective-By", api.At(p.EffectiveBy).String())
 	return noContent(c)
 }
 
@@ -144,6 +182,6 @@ func verdictJSON(v session.Verdict, explain bool) api.Verdict {
 		}
 		return verdict
 	}
-	live, source, degraded := sessionJSON(v.Session), api.VerdictSourceStore, false
-	return api.Verdict{Active: true, Session: &live, PermissionsStale: &v.PermissionsStale, Source: &source, Degraded: &degraded}
+	live, source := sessionJSON(v.Session), api.VerdictSource(v.Source)
+	return api.Verdict{Active: true, Session: &live, PermissionsStale: &v.PermissionsStale, Source: &source, Degraded: &v.Degraded}
 }

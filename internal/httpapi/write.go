@@ -20,15 +20,21 @@ func write(c echo.Context, status int, body any) error {
 	return writeAs(c, status, echo.MIMEApplicationJSON, body)
 }
 
-// writeAs keeps <, > and & as they are: a protected value comes back as it was written.
 func writeAs(c echo.Context, status int, mimeType string, body any) error {
+	raw, err := encode(body)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	return c.Blob(status, mimeType, raw)
+}
+
+// encode keeps <, > and & as they are: a protected value comes back as it was written.
+func encode(body any) ([]byte, error) {
 	var buffer bytes.Buffer
 	enc := json.NewEncoder(&buffer)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(body); err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
-	}
-	return c.Blob(status, mimeType, buffer.Bytes())
+	err := enc.Encode(body)
+	return buffer.Bytes(), err
 }
 
 // noContent answers that it is done.

@@ -14,9 +14,13 @@ import (
 
 // Metrics counts the answers of one process.
 type Metrics struct {
-	registry *prometheus.Registry
-	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
+	registry      *prometheus.Registry
+	requests      *prometheus.CounterVec
+	duration      *prometheus.HistogramVec
+	bypassed      *prometheus.CounterVec
+	leftover      prometheus.Counter
+	reloads       *prometheus.CounterVec
+	policiesRight prometheus.Gauge
 }
 
 // New makes the metrics, all at zero, with those of the Go runtime and the process.
@@ -33,6 +37,24 @@ func New() *Metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route", "method"}),
 	}
+	m.bypassed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "coordsvc_ratelimit_bypassed_total",
+		Help: "Rate limit decisions that a policy's posture made because the store did not, by reason.",
+	}, []string{"reason"})
+	m.leftover = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "coordsvc_ratelimit_leftover_charges_total",
+		Help: "Charges that could not be given back after a limit in another slot refused: they lapse with their windows.",
+	})
+	m.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "coordsvc_policy_reloads_total",
+		Help: "Readings of the policy files by result: taken into force, or refused.",
+	}, []string{"result"})
+	m.policiesRight = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "coordsvc_policy_files_right",
+		Help: "1 while the policies in force are those of the files as last read, 0 while the files were refused.",
+	})
+	m.policiesRight.Set(1)
+	m.registry.MustRegister(m.bypassed, m.leftover, m.reloads, m.policiesRight)
 	m.registry.MustRegister(m.requests, m.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -42,6 +64,23 @@ func (m *Metrics) Observe(route, method string, status int, took time.Duration) 
 	method = bounded(method)
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
 	m.duration.WithLabelValues(route, method).Observe(took.Seconds())
+}
+
+// LimitBypassed counts a rate limit decision under a posture.
+func (m *Metrics) LimitBypassed(reason string) { m.bypassed.WithLabelValues(reason).Inc() }
+
+// LimitLeftover counts a charge that stays until its window ends.
+func (m *Metrics) LimitLeftover() { m.leftover.Inc() }
+
+// PolicyReloaded counts a reading of the policy files, and whether they were taken into force.
+func (m *Metrics) PolicyReloaded(taken bool) {
+	if taken {
+		m.reloads.WithLabelValues("taken").Inc()
+		m.policiesRight.Set(1)
+		return
+	}
+	m.reloads.WithLabelValues("refused").Inc()
+	m.policiesRight.Set(0)
 }
 
 // Handler serves the metrics in the formats that Prometheus scrapes.
