@@ -13,11 +13,11 @@ func ExampleDecode() {
 	var body api.AcquireLease
 	fmt.Println(api.Decode([]byte(`{"owner":"w1","ttl_ms":30000}`), &body), body.Owner, body.TTLMS)
 	fmt.Println(api.Decode([]byte(`{"owner":"w1","ttl_ms":3e4}`), &body))
-	fmt.Println(api.Decode([]byte(`{"owner":"w1","wait_ms":100}`), &body))
+	fmt.Println(api.Decode([]byte(`{"owner":"w1","wait":100}`), &body))
 	// Output:
 	// <nil> w1 30000
 	// ttl_ms must be an integer of 64 bits without fraction or exponent
-	// wait_ms is not a known field
+	// wait is not a known field
 }
 
 func ExampleInstant() {

@@ -15,9 +15,9 @@ import (
 	"github.com/coordsvc/coordsvc/session/sessiontest"
 )
 
-func TestLocalOnMemory(t *testing.T) { sessiontest.Run(t, openMemory) }
+func TestLocalOnMemory(t *testing.T) { sessiontest.RunDurable(t, openMemory) }
 
-func TestLocalOnFile(t *testing.T) { sessiontest.Run(t, openFastFile) }
+func TestLocalOnFile(t *testing.T) { sessiontest.RunDurable(t, openFastFile) }
 
 func TestMemoryAndFileAgree(t *testing.T) { sessiontest.History(t, openMemory, openFastFile) }
 

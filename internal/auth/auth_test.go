@@ -362,7 +362,7 @@ func TestListRefusesATenant(t *testing.T) {
 
 func TestScopes(t *testing.T) {
 	want := []auth.Scope{
-		"audit:read", "fencing:read", "fencing:write", "keys:admin", "leases:force", "leases:read", "leases:use", "quotas:admin", "quotas:use", "ratelimit:admin", "ratelimit:check",
+		"audit:read", "fencing:read", "fencing:write", "idempotency:use", "keys:admin", "leases:force", "leases:read", "leases:use", "locks:use", "quotas:admin", "quotas:use", "ratelimit:admin", "ratelimit:check",
 		"sessions:create", "sessions:data", "sessions:explain", "sessions:read", "sessions:revoke", "sessions:verify",
 		"users:disable", "users:permissions", "users:revoke",
 	}

@@ -18,6 +18,7 @@ var cases = []struct {
 		{"renewed as it was taken", renew("lck_a", 0), "done, 10 left"},
 		{"renewed for less", renew("lck_a", 2*minute), "done, 2 left"},
 		{"renewed for more", renew("lck_a", 20*minute), "done, 20 left"},
+		{"and held for so long", acquire("lck_b", 10*minute), "held, 20 left"},
 		{"as it was taken, still", renew("lck_a", 0), "done, 10 left"},
 		{"released", release("lck_a"), "done"},
 		{"again", release("lck_a"), "done"},

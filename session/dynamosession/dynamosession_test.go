@@ -27,7 +27,7 @@ func openMemory(*testing.T) session.Store {
 	return session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
 }
 
-func TestStore(t *testing.T) { sessiontest.Run(t, open) }
+func TestStore(t *testing.T) { sessiontest.RunDurable(t, open) }
 
 // The same histories have the same answers in memory and in DynamoDB.
 func TestStoresAgree(t *testing.T) { sessiontest.History(t, openMemory, open) }

@@ -53,8 +53,6 @@ func Run(t *testing.T, open Open) {
 		{"Limit", Limit},
 		{"LimitAgainstLimit", LimitAgainstLimit},
 		{"Disable", Disable},
-		{"Versions", Versions},
-		{"LoadAndTouch", LoadAndTouch},
 		{"Erase", Erase},
 		{"LogoutTenant", LogoutTenant},
 		{"Keep", Keep},
@@ -66,6 +64,13 @@ func Run(t *testing.T, open Open) {
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open) })
 	}
+}
+
+// RunDurable runs the suite on a [session.Durable], which a cache may stand before.
+func RunDurable(t *testing.T, open Open) {
+	Run(t, open)
+	t.Run("Versions", func(t *testing.T) { Versions(t, open) })
+	t.Run("LoadAndTouch", func(t *testing.T) { LoadAndTouch(t, open) })
 }
 
 var tenants atomic.Int64

@@ -12,7 +12,7 @@ func Versions(t *testing.T, open Open) {
 	w := start(t, open)
 	store, ok := w.store.(session.Durable)
 	if !ok {
-		t.Skip("not a durable store")
+		t.Fatal("not a durable store")
 	}
 	token, s := w.login("ann")
 	tag := s.Handle[4:26]
@@ -60,7 +60,7 @@ func LoadAndTouch(t *testing.T, open Open) {
 	w := start(t, open)
 	store, ok := w.store.(session.Durable)
 	if !ok {
-		t.Skip("not a durable store")
+		t.Fatal("not a durable store")
 	}
 	token, s := w.login("ann")
 	k := session.Key{Tenant: w.tenant, Tag: s.Handle[4:26], ID: s.Handle[26:]}
