@@ -90,7 +90,7 @@ func (t *Type) Pattern() string {
 }
 
 // Runbook is the path, in the repository, of the page to open when its store fails.
-func (t *Type) Runbook() string { return "docs/runbooks/" + t.Name + ".md" }
+func (t *Type) Runbook() string { return "docs/runbooks/" + t.Store + ".md" }
 
 // Split undoes Key: it returns the parts, or false where the key is not one that Key built.
 func (t *Type) Split(key string) ([]string, bool) {

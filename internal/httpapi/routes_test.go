@@ -404,7 +404,7 @@ func TestKeyTypeRoute(t *testing.T) {
 	a := keyless.must(200, keyless.get("/v1/key-types"))
 	const leases = `{"available":true,"consistency":"linearizable","durability":"durable","if_lost":"fencing tokens would repeat: raise the fence floor after a restore",` +
 		`"in_force":{"durability":"durable on this node only","note":"one file in the data folder; an acknowledged write is on disk","store":"bbolt"},` +
-		`"key_pattern":"<n>:{tenant}<n>:{resource}","name":"lease","on_store_failure":"fail closed: 503","owner":"lease","runbook":"docs/runbooks/lease.md","store":"dynamodb",` +
+		`"key_pattern":"<n>:{tenant}<n>:{resource}","name":"lease","on_store_failure":"fail closed: 503","owner":"lease","runbook":"docs/runbooks/dynamodb.md","store":"dynamodb",` +
 		`"ttl":"never removed: the fence counter outlives the lease"}`
 	if !strings.Contains(a.body, leases) || strings.Count(a.body, `"key_pattern"`) != len(keytype.All()) {
 		t.Errorf("listed %s", a.body)
