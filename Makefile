@@ -49,7 +49,7 @@ proof: ## run the tests at full counts and write docs/evidence/tests.txt
 proof-session: ## run the histories of cached sessions at full counts and write docs/evidence/session.txt
 	@mkdir -p docs/evidence
 	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== '; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== '; \
 	} | tee docs/evidence/session.txt
 
 .PHONY: bench

@@ -2063,12 +2063,6 @@ type ListEventsParams struct {
 	Limit *int64 `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// AdmitParams defines parameters for Admit.
-type AdmitParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
 // ResetFenceParams defines parameters for ResetFence.
 type ResetFenceParams struct {
 	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.

@@ -51,14 +51,17 @@ func (s *service) metric(name string) string {
 	return ""
 }
 
-// within waits up to 5 s, the time that a change of policy files may take.
+// within waits for a change of policy files. It is promised within 5 s, on a machine
+// that has nothing else to do; a test waits longer and logs how long.
 func (s *service) within(why string, holds func() bool) {
 	s.t.Helper()
-	for begun := time.Now(); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(begun) > 5*time.Second {
-			s.t.Fatalf("%s: not within 5 s", why)
+	begun := time.Now()
+	for ; !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(begun) > 20*time.Second {
+			s.t.Fatalf("%s: not within 20 s", why)
 		}
 	}
+	s.t.Logf("%s: after %v", why, time.Since(begun))
 }
 
 func TestPolicyFilesAreServedAndReloaded(t *testing.T) {

@@ -74,6 +74,7 @@ type service struct {
 	key     string // the first key, where there is one
 	pasted  string // the line that a newcomer pastes
 	started time.Duration
+	stdout  *bytes.Buffer // once it has ended
 	stderr  *bytes.Buffer
 	ended   chan struct{}
 	exit    error
@@ -103,7 +104,7 @@ func (s *service) run() {
 	if s.program != "" {
 		s.cmd.Path = s.program
 	}
-	s.stderr, s.ended = &bytes.Buffer{}, make(chan struct{})
+	s.stdout, s.stderr, s.ended = &bytes.Buffer{}, &bytes.Buffer{}, make(chan struct{})
 	s.cmd.Stderr = s.stderr
 	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -113,7 +114,7 @@ func (s *service) run() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	lines := bufio.NewReader(stdout)
+	lines := bufio.NewReader(io.TeeReader(stdout, s.stdout))
 	ready, _ := lines.ReadString('\n') // "" when the process ended
 	s.started = time.Since(begun)
 	if s.setting("COORD_DYNAMODB") == "" {

@@ -15,18 +15,16 @@ import (
 func ExampleKeep() {
 	store := kv.NewMemory(kv.MemoryOptions{})
 	leases, fences := lease.New(lease.NewLocal(store), lease.Options{}), fencing.New(fencing.NewLocal(store))
-	kept, err := lease.Keep(context.Background(), leases, "acme", "reports", lease.AcquireRequest{Owner: "worker-1", TTL: 100 * time.Millisecond})
+	kept, err := lease.Keep(context.Background(), leases, "acme", "reports", lease.AcquireRequest{Owner: "worker-1", TTL: time.Minute})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { fmt.Println("released:", kept.Release(context.Background())) }()
 	for line := range 3 {
-		select {
-		case <-kept.Context().Done():
+		if kept.Context().Err() != nil { // the work must stop
 			fmt.Println("stop:", context.Cause(kept.Context()))
 			return
-		case <-time.After(60 * time.Millisecond): // the work
 		}
 		_, err := fences.Write(kept.Context(), "acme", "reports", "cursor", fencing.WriteRequest{
 			Position: fencing.Position{Token: kept.Token()}, LeaseID: kept.LeaseID(), Value: fmt.Append(nil, line),

@@ -275,6 +275,25 @@ func TestRunOne(t *testing.T) {
 	})
 }
 
+// A node that ends refuses at once, however long it is to wait.
+func TestLeadDoesNotPressANodeThatEnds(t *testing.T) {
+	done := make(chan struct{})
+	close(done)
+	inHall(t, 0, func(h *hall) {
+		h.m = New(h.store, Options{Done: done})
+		h.acquire("holder", time.Minute)
+		h.store.acquires.Store(0)
+		ctx, stop := context.WithTimeout(h.Context(), 20*time.Second+time.Millisecond)
+		defer stop()
+		if err := Lead(ctx, h.m, "t", "r", AcquireRequest{Owner: "a", TTL: time.Minute}, nil); !errors.Is(err, context.DeadlineExceeded) {
+			h.Errorf("ended with %v", err)
+		}
+		if n := h.store.acquires.Load(); n < 20 || n > 21 {
+			h.Errorf("asked %d times in 20 s", n)
+		}
+	})
+}
+
 func TestLead(t *testing.T) {
 	inBubble(t, func(k *keeper) {
 		ctx, stop := context.WithCancel(k.Context())

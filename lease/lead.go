@@ -11,7 +11,7 @@ import (
 	"github.com/coordsvc/coordsvc/keytype"
 )
 
-// campaignPause is how long a candidate waits after a store that failed.
+// campaignPause is how long a candidate waits after a store that failed, or that did not wait.
 const campaignPause = time.Second
 
 // Work runs while a lease is held. Its context ends when the lease is lost, and it
@@ -46,11 +46,15 @@ func (k *Kept) run(ctx context.Context, work Work) (err error) {
 func Lead(ctx context.Context, l leaser, tenant, resource string, req AcquireRequest, lead Work) error {
 	req.Wait, req.RequestID = MaxWait, rand.Text()
 	for {
+		began := time.Now()
 		k, err := Keep(ctx, l, tenant, resource, req)
 		switch _, held := errors.AsType[*HeldError](err); {
 		case ctx.Err() != nil && k == nil:
 			return ctx.Err()
-		case held: // it waited all the while
+		case held:
+			if time.Since(began) < campaignPause && !pause(ctx, campaignPause) { // a node that ends lets nobody wait
+				return ctx.Err()
+			}
 			continue
 		case errors.Is(err, ErrRequestExpired): // its grant of unknown outcome has come and gone
 			req.RequestID = rand.Text()

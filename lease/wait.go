@@ -33,6 +33,7 @@ type line struct {
 	waiters []*waiter
 	next    time.Time  // when to ask again, by the monotonic clock
 	held    *HeldError // what the last try met, nil before
+	wakes   int        // how often the resource was released meanwhile
 }
 
 // lines are all there are on this node; an empty one is removed.
@@ -82,21 +83,36 @@ func (l *lines) due(p place, w *waiter) (in time.Duration, mine bool) {
 	}
 }
 
-// met keeps what a try met, and when to try again: at the latest when the resource
-// can be free.
-func (l *lines) met(p place, held *HeldError) {
+// wakes is to be read before a try, which sees every release that was before it.
+func (l *lines) wakes(p place) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.at[p].held, l.at[p].next = held, time.Now().Add(min(pollTime(), held.RetryAfter))
+	return l.at[p].wakes
+}
+
+// met keeps what a try met, and when to try again: at the latest when the resource
+// can be free, and at once if it was released during the try.
+func (l *lines) met(p place, wakes int, held *HeldError) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at[p].held = held
+	l.at[p].postpone(wakes, min(pollTime(), held.RetryAfter))
+}
+
+// postpone leaves the next try where it is if a release woke the line since then.
+func (q *line) postpone(wakes int, by time.Duration) {
+	if q.wakes == wakes {
+		q.next = time.Now().Add(by)
+	}
 }
 
 // answered is after a try that the waiter's wait ends with. Those who repeat a request
 // that was granted ask at once; whoever is first now does not press a store that fails.
-func (l *lines) answered(p place, w *waiter, granted bool) {
+func (l *lines) answered(p place, w *waiter, wakes int, granted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := l.at[p]
-	q.next = time.Now().Add(pollTime())
+	q.postpone(wakes, pollTime())
 	for _, other := range q.waiters {
 		if granted && other != w && w.requestID != "" && other.requestID == w.requestID && other.owner == w.owner {
 			other.again = true
@@ -111,6 +127,7 @@ func (l *lines) wake(p place) {
 	defer l.mu.Unlock()
 	if q := l.at[p]; q != nil {
 		q.next = time.Time{}
+		q.wakes++
 		q.waiters[0].look()
 	}
 }
@@ -159,13 +176,14 @@ func (m *Manager) wait(ctx context.Context, p place, req AcquireRequest, try fun
 		}
 		select {
 		case <-due:
+			wakes := m.lines.wakes(p)
 			g, err := m.tryAwaited(ctx, p, req, try)
 			held, isHeld := errors.AsType[*HeldError](err)
 			if !isHeld {
-				m.lines.answered(p, w, err == nil)
+				m.lines.answered(p, w, wakes, err == nil)
 				return g, err
 			}
-			m.lines.met(p, held)
+			m.lines.met(p, wakes, held)
 		case <-w.moved:
 		case <-over.C:
 			return m.waitedInVain(ctx, p, try)

@@ -32,6 +32,7 @@ type tallied struct {
 	Store
 	acquires atomic.Int64
 	before   atomic.Pointer[func()]
+	after    atomic.Pointer[func()] // it has decided, and its answer is on its way
 }
 
 func (s *tallied) Acquire(ctx context.Context, tenant, resource string, req Acquire) (Outcome, error) {
@@ -39,7 +40,11 @@ func (s *tallied) Acquire(ctx context.Context, tenant, resource string, req Acqu
 	if before := s.before.Swap(nil); before != nil {
 		(*before)()
 	}
-	return s.Store.Acquire(ctx, tenant, resource, req)
+	out, err := s.Store.Acquire(ctx, tenant, resource, req)
+	if after := s.after.Swap(nil); after != nil {
+		(*after)()
+	}
+	return out, err
 }
 
 func inHall(t *testing.T, guard time.Duration, test func(*hall)) {
@@ -117,6 +122,38 @@ func TestWaitersAreServedInOrderAtOnce(t *testing.T) {
 		h.release(g)
 		h.wg.Wait()
 		h.want("each gets it when the one before gives it back", "a granted at 1s", "b granted at 1.05s", "c granted at 1.1s")
+	})
+}
+
+// A release while the first of the line is being refused wakes it too.
+func TestReleasedDuringATry(t *testing.T) {
+	inHall(t, 0, func(h *hall) {
+		g := h.acquire("holder", time.Minute)
+		released := func() { h.release(g) }
+		h.store.after.Store(&released)
+		h.queue(h.Context(), AcquireRequest{Owner: "a", Wait: MaxWait}, nil)
+		h.wg.Wait()
+		h.want("it asks again at once", "a granted at 0s")
+	})
+}
+
+// The line also remembers a release during a try that fails.
+func TestReleasedDuringATryThatFails(t *testing.T) {
+	inHall(t, 0, func(h *hall) {
+		g := h.acquire("holder", time.Minute)
+		ctx, leave := context.WithCancel(h.Context())
+		arrived, resume := make(chan struct{}), make(chan struct{})
+		slow := func() { close(arrived); <-resume }
+		h.queue(ctx, AcquireRequest{Owner: "a", Wait: MaxWait}, nil)
+		h.queue(h.Context(), AcquireRequest{Owner: "b", Wait: MaxWait}, nil)
+		h.store.after.Store(&slow)
+		<-arrived
+		at := time.Since(h.start)
+		h.release(g)
+		leave()
+		close(resume)
+		h.wg.Wait()
+		h.want("the next one asks at once", "a context canceled at "+at.Round(time.Millisecond).String(), "b granted at "+at.Round(time.Millisecond).String())
 	})
 }
 

@@ -90,7 +90,8 @@ func (e *ExceededError) Error() string {
 // happened, else keytype.ErrOutcomeUnknown.
 //
 // Due lists at most limit active reservations that expired at cutoff or before,
-// found by an index. It may lag behind the steps.
+// found by an index. It may lag behind the steps. What it cannot read it skips: then
+// it returns an error beside the others.
 type Store interface {
 	Set(ctx context.Context, id ID, d Definition, now time.Time) (Outcome, error)
 	Get(ctx context.Context, id ID, now time.Time) (Outcome, error)

@@ -15,21 +15,22 @@ const (
 
 // Sweep returns the units of reservations that have expired, as many as fit into
 // one sweep. Each is one step: a commit at the same time comes before it or after
-// it. It reports how many it returned, and goes on past those that fail.
+// it. It reports how many it returned, and goes on past those that fail or cannot be read.
 func (m *Manager) Sweep(ctx context.Context) (returned int, err error) {
 	now := m.clock()
 	for range sweepRounds {
-		due, err := m.store.Due(ctx, now.Add(-m.guard), sweepBatch)
-		if err != nil {
-			return returned, fmt.Errorf("find expired reservations: %w", err)
+		due, unread := m.store.Due(ctx, now.Add(-m.guard), sweepBatch)
+		if unread != nil {
+			unread = fmt.Errorf("find expired reservations: %w", unread)
 		}
-		n, err := m.lapse(ctx, due, now)
+		n, failed := m.lapse(ctx, due, now)
 		returned += n
-		if err != nil || n == 0 || len(due) < sweepBatch { // a round of nothing new: the index lags
-			return returned, err
+		err = errors.Join(unread, failed)                     // the next round meets again what it cannot read
+		if failed != nil || n == 0 || len(due) < sweepBatch { // a round of nothing new: the index lags
+			break
 		}
 	}
-	return returned, nil
+	return returned, err
 }
 
 func (m *Manager) lapse(ctx context.Context, due []Due, now time.Time) (returned int, err error) {

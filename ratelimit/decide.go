@@ -105,6 +105,7 @@ type match struct {
 	tenant  string
 	buckets []Bucket
 	first   string // the descriptors of the first limit, as in its key
+	counts  bool   // whether a refusal does, by the stage
 }
 
 // match finds the policy, and the bucket and the rule of each of its limits.
@@ -136,6 +137,7 @@ func (l *Limiter) match(tenant string, req Request) (match, error) {
 		b.Tag = string(appendPart(nil, tenant)) + b.Tag
 		m.buckets[i] = b
 	}
+	m.counts = m.enforced()
 	return m, nil
 }
 
@@ -240,7 +242,7 @@ func (m match) decision(out Outcome, cost int64) Decision {
 	}
 	if !out.Allowed {
 		d.Delay = 0
-		if !m.enforced() {
+		if !m.counts {
 			d.Allowed, d.RetryAfter = true, 0
 		}
 	}

@@ -18,6 +18,7 @@ const (
 type FaultError struct {
 	Reason string
 	Err    error
+	OfKey  bool // the store answers, and only what it has under one key is to blame
 }
 
 func (e *FaultError) Error() string { return e.Reason + ": " + e.Err.Error() }
@@ -27,6 +28,12 @@ func (e *FaultError) Unwrap() error { return e.Err }
 // isFault tells a failure of the store from the end of the caller's context and from a defect.
 func isFault(err error) bool {
 	return errors.Is(err, keytype.ErrUnavailable) || errors.Is(err, keytype.ErrOutcomeUnknown)
+}
+
+// isOutage tells a failure of the store from one that only concerns a key.
+func isOutage(err error) bool {
+	e, ok := errors.AsType[*FaultError](err)
+	return err != nil && (!ok || !e.OfKey)
 }
 
 func reasonOf(err error) string {

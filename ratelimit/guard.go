@@ -120,7 +120,7 @@ func (g *Guard) finished(err error) {
 	if err != nil && !isFault(err) {
 		return
 	}
-	if g.breaker.finished(err != nil) {
+	if g.breaker.finished(isOutage(err)) {
 		g.changed(err)
 		g.probes.Go(g.probe)
 	}

@@ -146,6 +146,27 @@ func TestGuardOpensWhenHalfFail(t *testing.T) {
 	})
 }
 
+// What is wrong with one key is no failure of the store.
+func TestGuardStaysShutForFaultsOfOneKey(t *testing.T) {
+	guarded(t, func(t *testing.T, p *patient, _ *ratelimit.Guard, take func() error) {
+		p.falls(&ratelimit.FaultError{Reason: "corrupt", OfKey: true, Err: keytype.ErrUnavailable}, 0)
+		for i := range 40 {
+			if got := reason(take()); got != "corrupt" {
+				t.Fatalf("call %d: got %s", i, got)
+			}
+		}
+		p.falls(errDown, 0)
+		for range 3 {
+			if got := reason(take()); got != "readonly" {
+				t.Errorf("got %s", got)
+			}
+		}
+		if got := reason(take()); got != ratelimit.ReasonBreakerOpen {
+			t.Errorf("the store's own failures: got %s", got)
+		}
+	})
+}
+
 func TestGuardProbesEveryTenthOfASecond(t *testing.T) {
 	guarded(t, func(t *testing.T, p *patient, _ *ratelimit.Guard, take func() error) {
 		p.falls(errDown, 0)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Posture says what a policy answers while its store is unreachable.
+// Posture says what a policy answers while its store is unreachable. Where the stage
+// lets no refusal count, none does then.
 type Posture string
 
 // The postures.

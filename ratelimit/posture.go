@@ -29,18 +29,18 @@ func (e *ClosedError) Error() string {
 // to the caller the request is refused.
 func (e *ClosedError) Is(target error) bool { return target == keytype.ErrUnavailable }
 
-// degraded answers by the policy's posture.
+// degraded answers by the policy's posture. Where no refusal counts, none does for
+// want of a store.
 func (l *Limiter) degraded(ctx context.Context, m match, t Take, fault error) (Decision, error) {
 	reason := reasonOf(fault)
 	l.bypassed(reason)
 	d := Decision{Policy: m.Name, Stage: m.Stage, Degraded: true, DegradedReason: reason, Limits: []LimitState{}}
-	switch m.Posture {
-	case FailOpen:
+	switch {
+	case m.Posture == FailOpen, m.Posture == FailClosed && !m.counts:
 		d.Allowed, d.Source = true, SourceFailOpen
 		return d, nil
-	case FailClosed:
+	case m.Posture == FailClosed:
 		return Decision{}, &ClosedError{Policy: m.Name, Reason: reason, Err: fault}
-	case Local:
 	}
 	local := m.local()
 	t.Buckets, t.Record, t.SlotID = local.buckets, "", ""
@@ -67,5 +67,5 @@ func (m match) local() match {
 	first.Algorithm = TokenBucket
 	only := &policy{Policy: m.Policy}
 	only.Limits = []Limit{first}
-	return match{policy: only, tenant: m.tenant, buckets: []Bucket{{Key: first.storedKey(m.tenant, m.Name, m.first), Rule: rule}}}
+	return match{policy: only, tenant: m.tenant, counts: m.counts, buckets: []Bucket{{Key: first.storedKey(m.tenant, m.Name, m.first), Rule: rule}}}
 }

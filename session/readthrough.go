@@ -45,6 +45,8 @@ type ReadThrough struct {
 	terms   Terms
 	flights flights
 	touches touches
+
+	background crew
 }
 
 // NewReadThrough puts the cache before the durable store. It panics where Fresh/2 is

@@ -36,15 +36,15 @@ type flights struct {
 // fly joins the session's flight where that may be and it is young, else it starts
 // one. A flight goes on without the call that started it, for those who joined.
 func (t *ReadThrough) fly(ctx context.Context, op VerifyOp, at int64, mayJoin bool) (f *flight, joined bool) {
-	now := t.opts.Now()
 	t.flights.mu.Lock()
 	defer t.flights.mu.Unlock()
+	now := t.opts.Now() // from here on the flight of that time is not missed
 	if f := t.flights.under[op.Key]; f != nil && mayJoin && now.Sub(f.began) < t.opts.Fresh/2 {
 		return f, true
 	}
 	f = &flight{began: now, done: make(chan struct{})}
 	t.flights.under[op.Key] = f
-	go func() {
+	t.background.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.ReadTimeout)
 		defer cancel()
 		u, r, err := t.read(ctx, op, at)
@@ -55,7 +55,7 @@ func (t *ReadThrough) fly(ctx context.Context, op VerifyOp, at int64, mayJoin bo
 		}
 		t.flights.mu.Unlock()
 		close(f.done)
-	}()
+	})
 	return f, false
 }
 
@@ -123,7 +123,6 @@ func (f *flights) leave() { <-f.slots }
 type touches struct {
 	mu    sync.Mutex
 	under map[Key]bool // guarded by mu
-	all   sync.WaitGroup
 }
 
 // touch tells the durable store of a use, unless it is being told already or too
@@ -135,7 +134,7 @@ func (t *ReadThrough) touch(ctx context.Context, key Key, seen int64) {
 		return
 	}
 	t.touches.under[key] = true
-	t.touches.all.Go(func() {
+	t.background.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchTimeout)
 		defer cancel()
 		_ = t.durable.Touch(ctx, key, seen) // best effort
@@ -145,5 +144,46 @@ func (t *ReadThrough) touch(ctx context.Context, key Key, seen int64) {
 	})
 }
 
-// Flush waits for the uses that the durable store is being told of.
-func (t *ReadThrough) Flush() { t.touches.all.Wait() }
+// A crew is what runs in the background. Unlike a sync.WaitGroup it may grow while
+// somebody waits for it.
+type crew struct {
+	mu   sync.Mutex
+	n    int           // guarded by mu
+	gone chan struct{} // guarded by mu; closed once n is 0 again, nil while it is
+}
+
+func (c *crew) Go(work func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n++; c.n == 1 {
+		c.gone = make(chan struct{})
+	}
+	go func() {
+		defer c.leave()
+		work()
+	}()
+}
+
+func (c *crew) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n--; c.n == 0 {
+		close(c.gone)
+		c.gone = nil
+	}
+}
+
+// Wait returns at a moment when nothing runs.
+func (c *crew) Wait() {
+	c.mu.Lock()
+	gone := c.gone
+	c.mu.Unlock()
+	if gone != nil {
+		<-gone
+	}
+}
+
+// Flush waits for the reads under way, whose callers may have left, and for the uses
+// that the durable store is being told of: the stores may be closed after it, where
+// nobody verifies any more.
+func (t *ReadThrough) Flush() { t.background.Wait() }

@@ -43,12 +43,19 @@ type Tenants struct {
 	known map[string]*tenantEpoch // guarded by mu
 }
 
-// A tenantEpoch is what is known of one tenant. Its fields are guarded by the mutex of Tenants, but reading.
+// A tenantEpoch is what is known of one tenant. Its fields are guarded by the mutex of Tenants.
 type tenantEpoch struct {
 	epoch   int64
 	read    time.Time  // when the read began, zero before the first
 	used    time.Time  // when it was last asked for
-	reading sync.Mutex // held by the one who reads
+	reading *epochRead // nil while nobody does
+}
+
+// An epochRead is a read under way.
+type epochRead struct {
+	done chan struct{} // closed once the rest is set
+	err  error
+	left bool // who read gave up, which says nothing of the store
 }
 
 // NewTenants makes them over the store.
@@ -146,34 +153,58 @@ func (t *Tenants) entry(tenant string) *tenantEpoch {
 	return e
 }
 
-// refresh reads the epoch if it is older than that. Of those who want to one reads,
-// and the others wait for it or go on.
+// refresh reads the epoch if it is older than that. Of those who want to one reads;
+// the others wait for it, and share its failure, or go on.
 func (t *Tenants) refresh(ctx context.Context, tenant string, older time.Duration, wait bool) error {
-	t.mu.Lock()
-	e := t.entry(tenant)
-	t.mu.Unlock()
-	if !wait && !e.reading.TryLock() {
-		return nil
+	for {
+		e, read, mine := t.begin(tenant, older)
+		switch {
+		case read == nil:
+			return nil
+		case mine:
+			return t.read(ctx, tenant, e, read)
+		case !wait:
+			return nil
+		}
+		select {
+		case <-read.done:
+			if read.err != nil && !read.left {
+				return read.err
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", keytype.ErrUnavailable, ctx.Err())
+		}
 	}
-	if wait {
-		e.reading.Lock()
-	}
-	defer e.reading.Unlock()
-	began := t.now()
-	t.mu.Lock()
-	young := !e.read.IsZero() && began.Sub(e.read) < older
-	t.mu.Unlock()
-	if young {
-		return nil
-	}
-	epoch, err := t.store.TenantEpoch(ctx, tenant)
-	if err != nil {
-		return err
-	}
+}
+
+// begin joins the read under way, or starts one that is the caller's to do. There is
+// none where what is known is young.
+func (t *Tenants) begin(tenant string, older time.Duration) (e *tenantEpoch, read *epochRead, mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e.epoch, e.read = max(e.epoch, epoch), began
-	return nil
+	e = t.entry(tenant)
+	switch {
+	case !e.read.IsZero() && t.now().Sub(e.read) < older:
+		return e, nil, false
+	case e.reading != nil:
+		return e, e.reading, false
+	}
+	e.reading = &epochRead{done: make(chan struct{})}
+	return e, e.reading, true
+}
+
+func (t *Tenants) read(ctx context.Context, tenant string, e *tenantEpoch, read *epochRead) error {
+	began := t.now()
+	epoch, err := t.store.TenantEpoch(ctx, tenant)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err == nil {
+		e.epoch, e.read = max(e.epoch, epoch), began
+	}
+	read.err, read.left = err, ctx.Err() != nil
+	e.reading = nil
+	close(read.done)
+	return err
 }
 
 // learn keeps an epoch that this node raised. It grants no freshness.

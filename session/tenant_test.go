@@ -17,10 +17,14 @@ type failing struct {
 	Store
 	down  atomic.Bool
 	reads atomic.Int64
+	hang  chan struct{} // nil, or a read hangs until it is closed, whatever its context says
 }
 
 func (f *failing) TenantEpoch(ctx context.Context, tenant string) (int64, error) {
 	f.reads.Add(1)
+	if f.hang != nil {
+		<-f.hang
+	}
 	if f.down.Load() {
 		return 0, keytype.ErrUnavailable
 	}
@@ -116,6 +120,76 @@ func TestPollReadsBeforeARequestMust(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+	})
+}
+
+// S17: whoever waits for another's read leaves when its own time is over, and those
+// who stay share the failure.
+func TestS17TenantEpochThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFailing()
+		store.hang = make(chan struct{})
+		store.down.Store(true)
+		tenants := NewTenants(store, TenantsOptions{})
+		answers := make(chan error, 20)
+		for range cap(answers) {
+			go func() {
+				_, err := tenants.epoch(t.Context(), "acme")
+				answers <- err
+			}()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if _, err := tenants.epoch(ctx, "acme"); !errors.Is(err, keytype.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one who waited for a second: %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it waited for %v", took)
+		}
+		close(store.hang)
+		for range cap(answers) {
+			if err := <-answers; !errors.Is(err, keytype.ErrUnavailable) {
+				t.Errorf("the read failed: %v", err)
+			}
+		}
+		if n := store.reads.Load(); n != 1 {
+			t.Errorf("%d reads", n)
+		}
+	})
+}
+
+// One who reads and gives up fails nobody else.
+func TestTenantEpochReaderGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFailing()
+		store.hang = make(chan struct{})
+		store.down.Store(true)
+		tenants := NewTenants(store, TenantsOptions{})
+		ctx, leave := context.WithCancel(t.Context())
+		read := func(ctx context.Context) <-chan error {
+			done := make(chan error, 1)
+			go func() {
+				_, err := tenants.epoch(ctx, "acme")
+				done <- err
+			}()
+			synctest.Wait()
+			return done
+		}
+		reader, waiter := read(ctx), read(t.Context())
+		leave()
+		store.reads.Store(0)
+		store.hang <- struct{}{} // the reader's
+		if err := <-reader; err == nil {
+			t.Error("the reader's failure is gone")
+		}
+		synctest.Wait()
+		store.down.Store(false)
+		close(store.hang)
+		if err := <-waiter; err != nil || store.reads.Load() != 1 {
+			t.Errorf("who waited: %v after %d reads", err, store.reads.Load())
+		}
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,13 +38,19 @@ func setClockOffset(c *config, v string) error {
 	return nil
 }
 
+// lastLook is how the latest look at DynamoDB's clock ended.
+type lastLook struct{ failed atomic.Bool }
+
 // skewed says that leases are not to be taken over by this node's clock: two nodes may
 // differ by the guard, so each may be off by half of it.
 func (s stores) skewed(c config) bool { return s.clock != nil && !s.clock.Within(c.leaseGuard/2) }
 
 // clockFault is for readiness.
 func (s stores) clockFault(c config) error {
-	if s.skewed(c) {
+	switch {
+	case s.look != nil && s.look.failed.Load():
+		return errors.New("DynamoDB does not answer")
+	case s.skewed(c):
 		return fmt.Errorf("this node's clock is not known to be within %v of DynamoDB's, half of COORD_LEASE_GUARD_MS: set it by NTP", c.leaseGuard/2)
 	}
 	return nil
@@ -80,7 +87,9 @@ func watchClock(ctx context.Context, s stores, c config, log *slog.Logger) {
 }
 
 func (s stores) lookAtClock(ctx context.Context, log *slog.Logger) {
-	if err := s.floor.RefreshFloor(ctx); err != nil {
+	err := s.floor.RefreshFloor(ctx)
+	s.look.failed.Store(err != nil)
+	if err != nil {
 		log.Warn("read the fence floor", "error", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -87,9 +88,11 @@ var settings = []setting{
 // that a command adds to fs are parsed with the rest, and its own checks of the settings run with the others.
 func loadConfig(fs *flag.FlagSet, args []string, getenv func(string) string, stderr io.Writer, checks ...func(config) error) (config, error) {
 	fs.SetOutput(stderr)
-	values := make([]*string, len(settings))
+	values := make([]string, len(settings))
 	for i, s := range settings {
-		values[i] = fs.String(s.flag(), getenv(s.env), s.usage+"; "+s.env)
+		// Not the flag's default: --help would print it, and it may hold a password.
+		values[i] = getenv(s.env)
+		fs.Func(s.flag(), s.usage+"; "+s.env, func(v string) error { values[i] = v; return nil })
 	}
 	if err := fs.Parse(args); err != nil {
 		return config{}, err
@@ -97,7 +100,7 @@ func loadConfig(fs *flag.FlagSet, args []string, getenv func(string) string, std
 	var c config
 	var mistakes []error
 	for i, s := range settings {
-		if err := s.set(&c, *values[i]); err != nil {
+		if err := s.set(&c, values[i]); err != nil {
 			mistakes = append(mistakes, fmt.Errorf("%s (--%s) %w", s.env, s.flag(), err))
 		}
 	}
@@ -113,6 +116,25 @@ func needsKeysFile(c config) error {
 		return errors.New(`COORD_KEYS_FILE (--keys-file) is required with DynamoDB: name a file with the lines "route <base64 of 32 bytes>" and "seal <base64 of 32 bytes>", the same on every node`)
 	}
 	return nil
+}
+
+// needsStore is the check of a command that works on what serve keeps: in a wrong
+// folder it would make a new store and seem to have worked.
+func needsStore(c config) error {
+	if c.embedded() && !exists(filepath.Join(c.dataDir, storeFile)) {
+		return fmt.Errorf("COORD_DATA_DIR (--data-dir): there is no store in %s: name the folder of the service, which makes it at its first start", c.dataDir)
+	}
+	return nil
+}
+
+// takesFlagsOnly is the check of a command without other arguments.
+func takesFlagsOnly(fs *flag.FlagSet) func(config) error {
+	return func(config) error {
+		if fs.NArg() > 0 {
+			return fmt.Errorf("%s takes flags only, not %q", fs.Name(), fs.Args())
+		}
+		return nil
+	}
 }
 
 // needsDynamoDB is the check of a command that works on tables.

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -145,6 +147,59 @@ func TestShellQuoteAndDialable(t *testing.T) {
 	for in, want := range map[string]string{"0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", "10.0.0.1:1": "10.0.0.1:1"} {
 		if got := dialable(in); got != want {
 			t.Errorf("dialable(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+// A password in the environment must not reach a log by way of --help or a mistyped flag.
+func TestHelpShowsNoValue(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"--no-such-flag"}} {
+		var out strings.Builder
+		fs := flag.NewFlagSet("test", flag.ContinueOnError)
+		_, err := loadConfig(fs, args, func(string) string { return "redis://:hunter2@127.0.0.1:1" }, &out)
+		if err == nil || strings.Contains(out.String()+err.Error(), "hunter2") || !strings.Contains(out.String(), "redis-url") {
+			t.Errorf("%v: %v\n%s", args, err, out.String())
+		}
+	}
+}
+
+// Under a fresh routing key a store's users would not be found, nor who of them is disabled.
+func TestKeysAreNotMadeBesideAStore(t *testing.T) {
+	c := config{dataDir: filepath.Join(t.TempDir(), "data")}
+	if err := ensureKeys(c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadKeys(keysPath(c)); err != nil {
+		t.Errorf("keys of a new folder: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(c.dataDir, storeFile), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureKeys(c); err != nil {
+		t.Errorf("store and keys: %v", err)
+	}
+	if err := os.Remove(keysPath(c)); err != nil {
+		t.Fatal(err)
+	}
+	if err := ensureKeys(c); err == nil || exists(keysPath(c)) {
+		t.Errorf("a store without keys: %v", err)
+	}
+}
+
+func TestCommandsRefuseAWrongFolderAndStrayArguments(t *testing.T) {
+	for _, step := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"keys", "create", "--tenant", "t", "--data-dir", t.TempDir()}, "there is no store"},
+		{[]string{"tables", "raise-floor", "--data-dir", t.TempDir()}, "there is no store"},
+		{[]string{"keys", "create", "--tenant", "t", "leases:use"}, "takes flags only"},
+		{[]string{"tables", "create", "now"}, "takes flags only"},
+		{[]string{"serve", "now"}, "takes flags only"},
+	} {
+		err := run(t.Context(), step.args, func(string) string { return "" }, io.Discard, io.Discard, func(addresses) {})
+		if err == nil || !strings.Contains(err.Error(), step.want) {
+			t.Errorf("%v: %v, want %q", step.args, err, step.want)
 		}
 	}
 }

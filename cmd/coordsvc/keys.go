@@ -25,7 +25,7 @@ func keys(ctx context.Context, args []string, getenv func(string) string, stdout
 	name := fs.String("name", "cli", "what people call the key")
 	scopes := fs.String("scopes", "all", "scopes, separated by commas")
 	expires := fs.Duration("expires-in", 0, "how long the key works; 0 = until it is revoked")
-	c, err := loadConfig(fs, args[1:], getenv, stderr)
+	c, err := loadConfig(fs, args[1:], getenv, stderr, needsStore, takesFlagsOnly(fs))
 	if err != nil {
 		return err
 	}

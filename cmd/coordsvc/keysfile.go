@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,11 +71,32 @@ func parseKeys(raw []byte) (fileKeys, error) {
 	return keys, errors.Join(mistakes...)
 }
 
-// ensureKeys makes the file where it is missing, with fresh keys.
-func ensureKeys(path string) error {
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) { //nolint:gosec // the operator names the folder
-		return err
+// ensureKeys makes an embedded store's file of keys with the store. Beside a store
+// that stands already it makes none: under another routing key no user there would
+// be found again, and who was disabled or logged out could come back.
+func ensureKeys(c config) error {
+	path := keysPath(c)
+	if c.keysFile != "" || !c.embedded() || exists(path) {
+		return nil
 	}
+	if exists(filepath.Join(c.dataDir, storeFile)) {
+		return fmt.Errorf("%s is missing beside a store: put it back, from a backup or wherever COORD_KEYS_FILE named it before", path)
+	}
+	if err := os.MkdirAll(c.dataDir, 0o700); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	if err := makeKeys(path); err != nil {
+		return fmt.Errorf("make the keys file: %w", err)
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path) //nolint:gosec // the operator names the folder
+	return err == nil
+}
+
+func makeKeys(path string) error {
 	var b strings.Builder
 	for _, name := range []string{"route", "seal"} {
 		key := make([]byte, keySize)

@@ -40,8 +40,23 @@ func newMarker(client redis.UniversalClient, c config, route []byte) marker {
 	return marker{client, keytype.StoreMarker.CacheKey(c.redisPrefix), "1 " + hex.EncodeToString(mac.Sum(nil)[:16])}
 }
 
-// check puts the marker where there is none, or renews it: errForeignRedis where it
-// is another's. Redis that does not answer is no error, and may be wrong later.
+// look returns errForeignRedis where the marker is another's, and leaves no trace: a
+// node that turns out to be set up wrong must not shut the right ones out. Redis that
+// does not answer is no error, and may be wrong later.
+func (m marker) look(ctx context.Context) error {
+	if m.client == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, markerWait)
+	defer cancel()
+	found, err := m.client.Get(ctx, m.key).Result()
+	if err == nil && found != m.value {
+		return fmt.Errorf("%w; or remove the key %s, if what left it is gone", errForeignRedis, m.key)
+	}
+	return nil
+}
+
+// check puts the marker where there is none, or renews it, else it is look.
 func (m marker) check(ctx context.Context) error {
 	if m.client == nil {
 		return nil
@@ -52,13 +67,10 @@ func (m marker) check(ctx context.Context) error {
 	if err != nil || put {
 		return nil // it is asked again
 	}
-	found, err := m.client.Get(ctx, m.key).Result()
-	if err == nil && found != m.value {
-		return errForeignRedis
+	if err := m.look(ctx); err != nil {
+		return err
 	}
-	if err == nil {
-		m.client.Expire(ctx, m.key, markerTTL)
-	}
+	m.client.Expire(ctx, m.key, markerTTL)
 	return nil
 }
 

@@ -35,6 +35,9 @@ func TestMarkerNamesItsStore(t *testing.T) {
 		{"without Redis", newMarker(nil, prod, route), nil},
 		{"a Redis that does not answer", newMarker(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), prod, route), nil},
 	} {
+		if err := step.mark.look(t.Context()); step.why == "the first" && (err != nil || client.Exists(t.Context(), mine.key).Val() != 0) {
+			t.Errorf("a look before there is a marker: %v, or it left one", err)
+		}
 		if err := step.mark.check(t.Context()); !errors.Is(err, step.want) {
 			t.Errorf("%s: %v, want %v", step.why, err, step.want)
 		}

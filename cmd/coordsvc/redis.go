@@ -51,8 +51,9 @@ func setRedisBudget(c *config, v string) error {
 }
 
 // The client's own timeouts, or the budget where that is longer, end what callers
-// no longer wait for. It repeats nothing: a command whose answer is missing may have
-// been done.
+// no longer wait for. It repeats nothing, for a command whose answer is missing may
+// have been done; that of a Cluster does all the same, so that the stores say of each
+// command that must not be.
 const (
 	redisTimeout = 100 * time.Millisecond
 	redisReload  = time.Second // of a cluster's layout: with the default, a minute, a dead master is dialled for as long

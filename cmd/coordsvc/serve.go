@@ -14,7 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,32 +35,53 @@ import (
 type addresses struct{ http, ops string }
 
 const (
-	drainTime     = 10 * time.Second // requests in flight may finish within it
+	drainTime     = 20 * time.Second // requests in flight may finish within it: 8 s with the stores, then caches and events
 	sweepInterval = time.Minute
 	quotaInterval = time.Second // between looks for expired reservations
 	retryInterval = time.Second // between looks for an unreachable DynamoDB
 )
 
-// errStarting is what readiness says before the first request can be answered.
-var errStarting = errors.New("starting")
+// readiness is why requests are not answered, nil while they are. It begins once and ends for good.
+type readiness struct {
+	mu     sync.Mutex
+	reason error // guarded by mu
+	ended  bool  // guarded by mu
+}
 
-// readiness is nil once requests are answered, else the reason why not.
-type readiness struct{ reason atomic.Pointer[error] }
+func (r *readiness) get() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.reason
+}
 
-func (r *readiness) set(err error) { r.reason.Store(&err) }
-func (r *readiness) get() error    { return *r.reason.Load() }
+// set gives the reason, nil for ready, and reports whether the service has not begun to end.
+func (r *readiness) set(reason error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended {
+		r.reason = reason
+	}
+	return !r.ended
+}
+
+func (r *readiness) end() {
+	r.set(errors.New("draining"))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
 
 func serve(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer, ready func(addresses)) error {
 	flags := flag.NewFlagSet("coordsvc serve", flag.ContinueOnError)
-	c, err := loadConfig(flags, args, getenv, stderr, needsKeysFile)
+	c, err := loadConfig(flags, args, getenv, stderr, needsKeysFile, takesFlagsOnly(flags))
 	if err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("serve takes flags only, not %q", flags.Args())
-	}
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	redis.SetLogger(redisLog{log})
+	if err := ensureKeys(c); err != nil {
+		return err
+	}
 	s, err := openStores(ctx, c)
 	if errors.Is(err, kv.ErrLocked) {
 		return fmt.Errorf("another process serves the data folder %s: end it, or set COORD_DATA_DIR to a folder of its own", c.dataDir)
@@ -74,19 +95,17 @@ func serve(ctx context.Context, args []string, getenv func(string) string, stdou
 
 // serveStores runs the service over open stores until ctx ends.
 func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdout io.Writer, ready func(addresses)) error {
-	if c.embedded() && c.keysFile == "" {
-		if err := ensureKeys(keysPath(c)); err != nil {
-			return fmt.Errorf("make the keys file: %w", err)
-		}
-	}
 	secrets, err := loadKeys(keysPath(c))
 	if err != nil {
 		return err
 	}
 	mark := newMarker(s.redis, c, secrets.route)
-	if err := mark.check(ctx); err != nil {
+	if err := mark.look(ctx); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
 	metrics := telemetry.New()
 	keys := auth.New(s.auth, auth.Options{})
 	counted, options, end := limitStore(s, c, metrics, log)
@@ -104,8 +123,7 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return err
 	}
-	state := &readiness{}
-	state.set(errStarting)
+	state := &readiness{reason: errors.New("starting")}
 	apiListener, err := listen(ctx, "COORD_HTTP_ADDR", c.httpAddr)
 	if err != nil {
 		return err
@@ -124,12 +142,10 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 		}
 	}
 
-	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serveHTTP(servers[0], apiListener) })
 	group.Go(func() error { return serveHTTP(servers[1], opsListener) })
 	group.Go(func() error { s.tenants.Poll(ctx); return nil })
 	group.Go(func() error { watchClock(ctx, s, c, log); return nil })
-	group.Go(func() error { return mark.watch(ctx, markerEvery, log) })
 	group.Go(func() error { watchPolicies(ctx, c, limits, metrics, log); return nil })
 	group.Go(func() error { return sweep(ctx, s, newQuotas(s, c), log) })
 	group.Go(func() error {
@@ -137,16 +153,22 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
+		if err := mark.check(ctx); err != nil { // no earlier: whatever can be wrong has been looked at
+			return err
+		}
+		group.Go(func() error { return mark.watch(ctx, markerEvery, log) })
 		awaitClock(ctx, s, c, log)
 		at := addresses{http: apiListener.Addr().String(), ops: opsListener.Addr().String()}
-		state.set(nil)
+		if !state.set(nil) {
+			return nil // the service ends already
+		}
 		printReady(ctx, c, keys, at, stdout)
 		ready(at)
 		return nil
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		state.set(errors.New("draining"))
+		state.end()
 		return drain(context.WithoutCancel(ctx), servers)
 	})
 	return group.Wait()
@@ -187,33 +209,47 @@ func drain(ctx context.Context, servers []*http.Server) error {
 // sweep removes what has expired, in the file and in memory, and returns the units
 // of expired reservations.
 func sweep(ctx context.Context, s stores, quotas *quota.Manager, log *slog.Logger) error {
-	report := func(_ int, err error) {
-		if err != nil {
-			log.Error("sweep", "error", err)
-		}
-	}
 	var group errgroup.Group
-	group.Go(func() error { quota.RunSweeper(ctx, quotas, quotaInterval, report); return nil })
-	group.Go(func() error { kv.RunSweeper(ctx, s.limits, sweepInterval, time.Now, report); return nil })
+	group.Go(func() error { quota.RunSweeper(ctx, quotas, quotaInterval, sweepLog(log, "quotas")); return nil })
+	group.Go(func() error {
+		kv.RunSweeper(ctx, s.limits, sweepInterval, time.Now, sweepLog(log, "limits"))
+		return nil
+	})
 	if s.held != nil {
-		group.Go(func() error { kv.RunSweeper(ctx, s.held, sweepInterval, time.Now, report); return nil })
+		group.Go(func() error { kv.RunSweeper(ctx, s.held, sweepInterval, time.Now, sweepLog(log, "held")); return nil })
 	}
 	if s.file != nil {
-		group.Go(func() error { kv.RunSweeper(ctx, s.file, sweepInterval, time.Now, report); return nil })
+		group.Go(func() error { kv.RunSweeper(ctx, s.file, sweepInterval, time.Now, sweepLog(log, "file")); return nil })
 	}
 	return group.Wait()
+}
+
+// sweepLog reports the sweeps of one kind: the first that fails, and the first that does not any more.
+func sweepLog(log *slog.Logger, of string) func(int, error) {
+	failing := false
+	return func(_ int, err error) {
+		switch {
+		case err != nil && !failing:
+			log.Error("sweeps fail", "of", of, "error", err)
+		case err == nil && failing:
+			log.Info("sweeps work again", "of", of)
+		}
+		failing = err != nil
+	}
 }
 
 // prepare does what must hold before the first request: the tables stand and
 // the first keys are there. While DynamoDB cannot be reached it keeps trying; a
 // missing table is an error.
 func prepare(ctx context.Context, c config, s stores, keys *auth.Manager, state *readiness, log *slog.Logger) error {
-	for {
+	for told := false; ; told = true {
 		err := prepareOnce(ctx, c, s, keys)
 		if !errors.Is(err, keytype.ErrUnavailable) && !errors.Is(err, keytype.ErrOutcomeUnknown) {
 			return err
 		}
-		log.Warn("not ready: the store does not answer", "error", err)
+		if !told {
+			log.Warn("not ready: the store does not answer", "error", err)
+		}
 		state.set(errors.New("the store does not answer"))
 		select {
 		case <-ctx.Done():
@@ -226,7 +262,10 @@ func prepare(ctx context.Context, c config, s stores, keys *auth.Manager, state 
 func prepareOnce(ctx context.Context, c config, s stores, keys *auth.Manager) error {
 	if s.tables != nil {
 		if err := dynamo.Check(ctx, s.tables, dynamoTables(c.tablePrefix)...); err != nil {
-			return fmt.Errorf("%w: run coordsvc tables create", err)
+			if _, missing := errors.AsType[*dynamo.MissingError](err); missing {
+				return fmt.Errorf("%w: run coordsvc tables create", err)
+			}
+			return err
 		}
 	}
 	if c.bootstrapKeyFile != "" {

@@ -33,7 +33,7 @@ func raiseFloor(ctx context.Context, args []string, getenv func(string) string, 
 	// Counters begin at 1, or at such a floor, and grow by far less than one in a
 	// millisecond: none that was lost can have come further than the clock.
 	to := fs.Int64("to", time.Now().UnixMilli(), "the largest fencing token that may have been handed out or admitted before; by default the time in ms, which no counter reaches")
-	c, err := loadConfig(fs, args, getenv, stderr)
+	c, err := loadConfig(fs, args, getenv, stderr, needsStore, takesFlagsOnly(fs))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func raiseFloor(ctx context.Context, args []string, getenv func(string) string, 
 // createTables makes what is missing: again is harmless.
 func createTables(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("coordsvc tables create", flag.ContinueOnError)
-	c, err := loadConfig(fs, args, getenv, stderr, needsDynamoDB)
+	c, err := loadConfig(fs, args, getenv, stderr, needsDynamoDB, takesFlagsOnly(fs))
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,7 @@ type stores struct {
 	leases   lease.Store
 	floor    *dynamolease.Store // the same, with DynamoDB only
 	clock    *dynamo.Clock      // of DynamoDB, only there
+	look     *lastLook          // at that clock
 	fences   fencing.Store
 	events   audit.Store
 	quotas   quota.Store
@@ -80,7 +81,7 @@ func openStores(ctx context.Context, c config) (stores, error) {
 		s.locks = redislock.New(client, c.redisPrefix)
 	}
 	if !c.embedded() {
-		s.clock = dynamo.NewClock(c.now)
+		s.clock, s.look = dynamo.NewClock(c.now), &lastLook{}
 		client, err := dynamoClient(ctx, c, s.clock.Listen)
 		if err != nil {
 			return stores{}, err

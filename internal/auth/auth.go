@@ -129,6 +129,9 @@ func (m *Manager) Create(ctx context.Context, tenant string, by *Key, req NewKey
 	if by != nil && !by.covers(key) {
 		return Secret{}, Key{}, ErrScope
 	}
+	if by != nil && !by.ExpiresAt.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(by.ExpiresAt)) {
+		return Secret{}, Key{}, &keytype.ValueError{Field: "expires_at", Reason: "must not be later than that of the key that asks"}
+	}
 	secret := NewSecret()
 	rec, err := m.insert(ctx, key, secret.Reveal())
 	if err != nil {

@@ -370,3 +370,17 @@ func TestScopes(t *testing.T) {
 		t.Errorf("scopes are %v\nwant %v", got, want)
 	}
 }
+
+// Or a key that lives for an hour could make one that lives for ever.
+func TestAKeyMakesNoneThatOutlivesIt(t *testing.T) {
+	c := newClock()
+	m := node(memory(), c)
+	by := &auth.Key{Tenant: "acme", Scopes: auth.AllScopes(), ExpiresAt: c.now.Add(time.Hour)}
+	for why, at := range map[string]time.Time{"never": {}, "later": by.ExpiresAt.Add(time.Millisecond)} {
+		_, _, err := m.Create(t.Context(), "acme", by, auth.NewKey{Name: "n", Scopes: []auth.Scope{auth.LeasesRead}, ExpiresAt: at})
+		expectField(t, err, "expires_at", why)
+	}
+	if _, _, err := m.Create(t.Context(), "acme", by, auth.NewKey{Name: "n", Scopes: []auth.Scope{auth.LeasesRead}, ExpiresAt: by.ExpiresAt}); err != nil {
+		t.Errorf("as long as itself: %v", err)
+	}
+}

@@ -30,10 +30,8 @@ func GetAll(ctx context.Context, client batches, table string, pks []string) (ma
 	}
 	found := map[string]Item{}
 	for round := range batchRounds {
-		if round > 0 {
-			if err := sleep(ctx, 25*time.Millisecond<<round); err != nil {
-				return nil, ReadFault("get all", err)
-			}
+		if err := BackOff(ctx, round); err != nil {
+			return nil, ReadFault("get all", err)
 		}
 		out, err := client.BatchGetItem(ctx, &dynamodb.BatchGetItemInput{RequestItems: map[string]types.KeysAndAttributes{table: left}})
 		if err != nil {
@@ -50,6 +48,15 @@ func GetAll(ctx context.Context, client batches, table string, pks []string) (ma
 		left.ConsistentRead = aws.Bool(true)
 	}
 	return nil, fmt.Errorf("get all: %d left over: %w", len(left.Keys), keytype.ErrUnavailable)
+}
+
+// BackOff waits before that round of a batch for what the round before left over: not
+// before round 0, then 50 ms, and twice as long each time up to 400 ms.
+func BackOff(ctx context.Context, round int) error {
+	if round == 0 {
+		return nil
+	}
+	return sleep(ctx, 25*time.Millisecond<<min(round, 4))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

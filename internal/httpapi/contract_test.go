@@ -233,13 +233,14 @@ func TestContractNamesScopesParametersAndFailures(t *testing.T) {
 	}
 }
 
-// An Idempotency-Key is for a POST that has an effect and no request id in its body.
+// An Idempotency-Key is for a POST that has an effect and no request id in its body, and
+// whose earlier answer is no danger: that a token passed once says nothing of now.
 func TestContractNamesTheRoutesWithAKey(t *testing.T) {
 	for _, r := range (&server{}).routes() {
 		path := regexp.MustCompile(`:(\w+)`).ReplaceAllString(r.path, "{$1}")
 		request := request{method: r.method, path: path}
 		body, _ := requestBody(request).at("content", "application/json", "schema").fields()
-		asks := slices.Contains([]string{"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek"}, path)
+		asks := slices.Contains([]string{"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/fences/{resource}/admit"}, path)
 		want := r.method == "POST" && body["request_id"] == nil && !asks
 		if want != r.takesKey() || want != takesKey(request) {
 			t.Errorf("%s %s: should take an Idempotency-Key: %v, does: %v, is listed to: %v", r.method, path, want, r.takesKey(), takesKey(request))

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -68,11 +70,22 @@ func (s *server) report(c echo.Context, took time.Duration) {
 	if path == "" || strings.HasSuffix(path, "/*") {
 		path = "unmatched"
 	}
-	s.Observe(path, method, c.Response().Status, took)
+	status := c.Response().Status
+	if hungUp(c) {
+		status = statusHungUp
+	}
+	s.Observe(path, method, status, took)
 	key, _ := c.Get(callerKey).(auth.Key)
 	s.Log.DebugContext(c.Request().Context(), "request",
-		"route", path, "method", method, "status", c.Response().Status, "took", took,
+		"route", path, "method", method, "status", status, "took", took,
 		"request_id", requestID(c), "tenant", key.Tenant, "key", key.ID)
+}
+
+// statusHungUp is counted where the caller did not wait for the answer: that is no failure of a store.
+const statusHungUp = 499
+
+func hungUp(c echo.Context) bool {
+	return errors.Is(c.Request().Context().Err(), context.Canceled)
 }
 
 func requestID(c echo.Context) string { return c.Response().Header().Get(requestIDHeader) }

@@ -97,7 +97,6 @@ var refusals = []struct {
 	{lock.ErrLost, api.CodeLockLost, "the lock has ended, or is somebody else's", ""},
 	{idempotency.ErrLost, api.CodeClaimLost, "another claim is the latest, or this one, or its record, has ended", ""},
 	{idempotency.ErrMismatch, api.CodeIdempotencyMismatch, "the key came with another fingerprint before, or the claim with another response", ""},
-	{keytype.ErrUnavailable, api.CodeStoreUnavailable, "try again later", ""},
 }
 
 // A refusal is what this package itself refuses.
@@ -176,9 +175,9 @@ func (s *server) describe(err error, c echo.Context, p *api.Problem) {
 	unknown := errors.Is(err, keytype.ErrOutcomeUnknown) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	effect, _ := c.Get(effectKey).(bool)
 	switch {
-	case unknown && effect:
+	case unknown && effect: // also where a later part of it certainly had no effect
 		p.Code, p.Detail = api.CodeOutcomeUnknown, "it may have happened: read the state, or repeat with the same request_id where the route takes one"
-	case unknown:
+	case unknown, errors.Is(err, keytype.ErrUnavailable):
 		p.Code, p.Detail = api.CodeStoreUnavailable, "try again later"
 	default:
 		p.Code, p.Detail = api.CodeInternal, "the defect is logged under this request id"
@@ -241,6 +240,9 @@ func (s *server) log(err error, p api.Problem, c echo.Context) {
 	args := []any{"request_id", p.RequestID, "route", c.Path(), "code", p.Code, "error", err}
 	if e, ok := errors.AsType[*panicError](err); ok {
 		args = append(args, "stack", string(e.stack))
+	}
+	if hungUp(c) && p.Code != api.CodeInternal {
+		return
 	}
 	switch p.Code { //nolint:exhaustive // the codes that an operator asks about
 	case api.CodeInternal:

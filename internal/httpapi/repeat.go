@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -38,11 +39,12 @@ type Sealer interface {
 }
 
 // keyless are the POST routes that do not take the header: those whose body has a
-// request id of its own, and those that only ask.
+// request id of its own, those that only ask, and admit, which asks whether a token
+// passes now: an earlier yes would let a stale holder through.
 var keyless = []string{
 	"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/ratelimit/refund",
 	"/v1/leases/:resource/acquire", "/v1/leases/acquire-set", "/v1/leases/:resource/force-release",
-	"/v1/quotas/:name/:subject/consume", "/v1/quotas/:name/:subject/reserve", "/v1/idempotency/:key/claim",
+	"/v1/quotas/:name/:subject/consume", "/v1/quotas/:name/:subject/reserve", "/v1/idempotency/:key/claim", "/v1/fences/:resource/admit",
 }
 
 func (r route) takesKey() bool {
@@ -253,21 +255,36 @@ func (a receipt) send(c echo.Context) error {
 // aged takes the answer's age off how long it says that something is valid: that is
 // counted from when the request that it answers was sent.
 func aged(body string, age time.Duration) (string, error) {
-	var (
-		fields map[string]json.RawMessage
-		valid  struct {
-			ForMS *int64 `json:"valid_for_ms"`
-		}
-	)
-	if body == "" {
-		return "", nil
+	if !strings.Contains(body, `"valid_for_ms"`) {
+		return body, nil
 	}
-	if err := errors.Join(json.Unmarshal([]byte(body), &fields), json.Unmarshal([]byte(body), &valid)); err != nil || valid.ForMS == nil {
-		return body, err
+	var answer any
+	numbers := json.NewDecoder(strings.NewReader(body))
+	numbers.UseNumber() // integers of 64 bits stay what they are
+	if err := numbers.Decode(&answer); err != nil {
+		return "", err
 	}
-	fields["valid_for_ms"] = fmt.Append(nil, max(0, *valid.ForMS-ceilMillis(max(0, age))))
-	raw, err := encode(fields)
+	takeOff(answer, ceilMillis(max(0, age)))
+	raw, err := encode(answer)
 	return string(raw), err
+}
+
+// takeOff goes through the answer: a set has one time for each of its leases.
+func takeOff(value any, age int64) {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, inner := range value {
+			takeOff(inner, age)
+			if number, ok := inner.(json.Number); ok && name == "valid_for_ms" {
+				left, _ := number.Int64() // encoded from one
+				value[name] = max(0, left-age)
+			}
+		}
+	case []any:
+		for _, inner := range value {
+			takeOff(inner, age)
+		}
+	}
 }
 
 // A recorder keeps an answer to itself.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -289,6 +290,33 @@ func TestRepeatedValidityHasAged(t *testing.T) {
 		if want := strings.Replace(first.body, `"valid_for_ms":5000`, `"valid_for_ms":`+c.want, 1); again.body != want {
 			t.Errorf("after %v: answered %s, want %s", c.later, again.body, want)
 		}
+	}
+}
+
+// The leases of a set age one by one.
+func TestRepeatedValidityOfASetHasAged(t *testing.T) {
+	s := startService(t)
+	set := s.must(200, s.post("/v1/leases/acquire-set", `{"resources":["a","b"],"owner":"w","ttl_ms":1000}`))
+	var made struct {
+		Leases []struct {
+			Resource     string `json:"resource"`
+			LeaseID      string `json:"lease_id"`
+			FencingToken int64  `json:"fencing_token"`
+		} `json:"leases"`
+	}
+	if err := json.Unmarshal([]byte(set.body), &made); err != nil {
+		t.Fatal(err)
+	}
+	holders, err := json.Marshal(made.Leases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew := `{"ttl_ms":5000,"leases":` + string(holders) + `}`
+	first := s.must(200, s.under("k", "/v1/leases/renew-set", renew))
+	s.clock.advance(1500 * time.Millisecond)
+	again := s.must(200, s.under("k", "/v1/leases/renew-set", renew))
+	if want := strings.ReplaceAll(first.body, `"valid_for_ms":5000`, `"valid_for_ms":3500`); again.body != want || strings.Count(want, "3500") != 2 {
+		t.Errorf("answered %s, want %s", again.body, want)
 	}
 }
 

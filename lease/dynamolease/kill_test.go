@@ -37,6 +37,9 @@ func TestL9RaceAcrossKill(t *testing.T) {
 		if !errors.Is(err, keytype.ErrUnavailable) && !errors.Is(err, keytype.ErrOutcomeUnknown) {
 			t.Fatalf("the race ended with %v", err)
 		}
+		if steps < killAt {
+			t.Fatalf("the race ended before the kill, with %v", err)
+		}
 		<-killed
 		if series.Granted <= last.Granted {
 			t.Fatalf("token %d after token %d", series.Granted, last.Granted)

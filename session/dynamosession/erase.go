@@ -13,8 +13,10 @@ import (
 	"github.com/coordsvc/coordsvc/keytype"
 )
 
-// maxDeletes is how many items DynamoDB deletes in one request.
-const maxDeletes = 25
+const (
+	maxDeletes   = 25 // items that DynamoDB deletes in one request
+	deleteRounds = 8  // requests for what it leaves over, about 2 s
+)
 
 // erase removes all items of the user but E. Their record says by now that nothing
 // new may come, so one walk finds all there is.
@@ -52,7 +54,10 @@ func (s *Store) erase(ctx context.Context, tag string) error {
 
 // delete repeats what the store left over under load.
 func (s *Store) delete(ctx context.Context, batch []types.WriteRequest) error {
-	for range maxRounds {
+	for round := range deleteRounds {
+		if err := dynamo.BackOff(ctx, round); err != nil {
+			return err
+		}
 		out, err := s.client.BatchWriteItem(ctx, &dynamodb.BatchWriteItemInput{RequestItems: map[string][]types.WriteRequest{s.table: batch}})
 		if err != nil {
 			return err
@@ -61,10 +66,11 @@ func (s *Store) delete(ctx context.Context, batch []types.WriteRequest) error {
 			return nil
 		}
 	}
-	return errContended
+	return fmt.Errorf("%d items left over", len(batch))
 }
 
 // eraseFault says that the user is disabled and some of the items are there still.
+// What failed is told in words only: of the whole it would say that nothing happened.
 func eraseFault(err error) error {
-	return fmt.Errorf("erase: %w: %w", keytype.ErrOutcomeUnknown, err)
+	return fmt.Errorf("erase: %w: %v", keytype.ErrOutcomeUnknown, err) //nolint:errorlint // see above
 }

@@ -36,8 +36,11 @@ func (s *Store) RaiseTenantEpoch(ctx context.Context, tenant string) (int64, err
 	}
 	r := dynamo.Read(result.Item, format)
 	epoch := r.Int("epoch")
-	if err := r.Err(); err != nil || !result.Applied {
-		return 0, fmt.Errorf("raise tenant epoch: %w: the item has another format: %w", keytype.ErrUnavailable, err)
+	if !result.Applied {
+		return 0, fmt.Errorf("raise tenant epoch: %w: the item has another format", keytype.ErrUnavailable)
+	}
+	if err := r.Err(); err != nil {
+		return 0, fmt.Errorf("raise tenant epoch: %w: %w", keytype.ErrUnavailable, err)
 	}
 	return epoch, nil
 }

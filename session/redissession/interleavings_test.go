@@ -86,15 +86,15 @@ func (p *place) later(token string) <-chan session.Verdict {
 	return done
 }
 
-// joined waits until the process joins a flight: it has had its miss and asks no more.
-func (p *place) joined(commands int64) {
+// joined waits until so many have started or joined a flight, which is when the
+// read-through asks for the time.
+func (p *place) joined(n int64) {
 	p.Helper()
-	for deadline := time.Now().Add(10 * time.Second); p.node.calls.n.Load() < commands; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); p.asked.Load() < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.Fatal("the second verify does not miss")
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // from its miss to the flight
 }
 
 func (p *place) revoke(token string, propagated bool) {
@@ -334,6 +334,51 @@ func TestFlightOutlivesItsLeader(t *testing.T) {
 	if v := <-second; !v.Active {
 		t.Errorf("who joined: %+v", v)
 	}
+}
+
+// Flush waits for a flight that everybody has left, and for the use it tells of.
+func TestFlushWaitsForFlights(t *testing.T) {
+	p := newPlace(t, session.ReadThroughOptions{})
+	a := p.login(session.CreateRequest{})
+	p.now.pass(9 * time.Second) // a use now is to be written down
+	s := stopAt(t, &p.durable.beforeLoad)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := p.m.Verify(ctx, "acme", a, session.VerifyRequest{})
+		left <- err
+	}()
+	s.wait()
+	cancel()
+	if err := <-left; err == nil {
+		t.Error("the leader got an answer that nobody read")
+	}
+	time.AfterFunc(20*time.Millisecond, s.release)
+	p.through.Flush()
+	if n := p.durable.touches.Load(); n != 1 {
+		t.Errorf("%d touches when Flush came back", n)
+	}
+}
+
+// Flush may be called while others verify.
+func TestFlushAmongVerifies(t *testing.T) {
+	p := newPlace(t, session.ReadThroughOptions{})
+	p.cache.down.Store(true)
+	a := p.login(session.CreateRequest{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200 {
+			if _, err := p.verify(a); err != nil {
+				t.Error(err)
+			}
+			p.now.pass(100 * time.Millisecond)
+		}
+	}()
+	for range 200 {
+		p.through.Flush()
+	}
+	<-done
 }
 
 // A change that was made is told to the cache, also when its caller has left.

@@ -114,6 +114,7 @@ type place struct {
 	cache   *lossy
 	through *session.ReadThrough
 	m       *session.Manager
+	asked   atomic.Int64 // how often the read-through asked for the time
 }
 
 func newPlace(t testing.TB, opts session.ReadThroughOptions) *place {
@@ -128,6 +129,8 @@ func placeOn(t testing.TB, n node, now *clock, durable *watched, opts session.Re
 	if opts.Now == nil {
 		opts.Now = now.Now
 	}
+	tell := opts.Now
+	opts.Now = func() time.Time { p.asked.Add(1); return tell() }
 	p.through = session.NewReadThrough(durable, p.cache, opts)
 	t.Cleanup(p.through.Flush)
 	p.m = session.New(p.through, session.Options{RouteKey: routeKey, Now: now.Now})
@@ -141,6 +144,7 @@ func placeOn(t testing.TB, n node, now *clock, durable *watched, opts session.Re
 
 func (p *place) reset() {
 	p.node.calls.n.Store(0)
+	p.asked.Store(0)
 	for _, n := range []*atomic.Int64{&p.durable.loads, &p.durable.userLoads, &p.durable.touches, &p.durable.writes} {
 		n.Store(0)
 	}

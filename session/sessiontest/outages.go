@@ -16,6 +16,7 @@ import (
 type Fault struct {
 	Name  string
 	Loses bool // the cache forgets something, or goes back to an older state
+	Stops bool // the durable store answers nothing meanwhile
 	Once  bool // it is not repeated
 	Do    func(testing.TB)
 }
@@ -32,6 +33,8 @@ type Fault struct {
 //	I6   a replaced token never stands for more than it did
 //	T    a token is nobody's in another tenant
 //	A    a session that is live all through a verify is not refused
+//	D    data is not written to a session that has ended, and each version of it once, by one more than the last
+//	R    a session is not rotated by a token that was replaced
 type Outages struct {
 	Nodes   []*session.Manager // processes over the same stores, with real clocks
 	Durable *session.Manager   // over the durable store alone
@@ -39,9 +42,11 @@ type Outages struct {
 	Skew    time.Duration
 	// Unavailable is what a store says that did not take an operation.
 	Unavailable error
-	Faults      []Fault
-	Verifies    int           // to make at least
-	AtLeast     time.Duration // to run
+	// Unknown is what it says where it does not know whether it did.
+	Unknown  error
+	Faults   []Fault
+	Verifies int           // to make at least
+	AtLeast  time.Duration // to run
 }
 
 // Run runs and fails the test for every violation.
@@ -86,10 +91,11 @@ type outage struct {
 	bound time.Duration
 	users []*person
 
-	mu     sync.Mutex // guards the rest, and the facts of users and sessions
-	counts map[string]int
-	losses int // odd while the cache is losing something
-	worst  time.Duration
+	mu      sync.Mutex // guards the rest, and the facts of users and sessions
+	counts  map[string]int
+	losses  int       // odd while the cache is losing something
+	stopped time.Time // the durable store answers again since
+	worst   time.Duration
 }
 
 type person struct {
@@ -100,6 +106,7 @@ type person struct {
 	minVersion int64     // sessions of a lower one have ended
 	minAt      time.Time // when that was acknowledged
 	epochs     []epoch   // acknowledged permission epochs
+	doubted    time.Time // a change was given up whose outcome is unknown
 }
 
 type epoch struct {
@@ -121,6 +128,8 @@ type login struct {
 	end      *ending
 	usedBy   time.Time // no use was later than this
 	usedAt   time.Time // this use was acknowledged
+	data     int64     // the largest version that was acknowledged or read
+	written  map[int64]bool
 }
 
 type ending struct {
@@ -161,6 +170,9 @@ func (h *outage) disturb(done <-chan struct{}) {
 		lose(f)
 		h.mu.Lock()
 		h.counts["fault "+f.Name]++
+		if f.Stops {
+			h.stopped = time.Now()
+		}
 		h.mu.Unlock()
 	}
 }
@@ -188,12 +200,15 @@ func (h *outage) step(rng *rand.Rand) {
 		h.endAll(u, "enable", func() (session.Changed, error) { return m.Enable(h.t.Context(), u.tenant, u.id) }, 0)
 	case n < 48:
 		h.permissions(m, u)
-	case n < 55:
+	case n < 58:
 		h.rotate(rng, m, s)
+		h.rotateByOld(m, s)
 	case n < 75:
 		h.durably(s)
 	case n < 85:
 		h.stranger(m, s)
+	case n < 115:
+		h.write(rng, m, s)
 	default:
 		h.verify(rng, m, s)
 	}
@@ -226,6 +241,7 @@ func (h *outage) create(rng *rand.Rand, m *session.Manager, u *person) {
 	s := &login{
 		person: u, handle: made.Handle, version: made.SessionVersion, expires: made.ExpiresAt, idle: req.IdleTTL, quiet: quiet,
 		token: token.Reveal(), levels: map[string]int{token.Reveal(): 1}, usedBy: time.Now(), usedAt: began,
+		ending: began.Before(u.doubted), written: map[int64]bool{},
 	}
 	if s.version < u.minVersion { // a logout-all was acknowledged before this login was
 		s.end = &ending{at: u.minAt}
@@ -238,13 +254,24 @@ func (h *outage) create(rng *rand.Rand, m *session.Manager, u *person) {
 
 // refused counts an error that may be, and fails for any other.
 func (h *outage) refused(what string, err error, expected ...error) {
-	for _, e := range append(expected, h.Unavailable) {
+	for _, e := range append(expected, h.Unavailable, h.Unknown) {
 		if errors.Is(err, e) {
 			h.counts[what+" refused"]++
 			return
 		}
 	}
 	h.violate("%s: %v", what, err)
+}
+
+// doubt counts no session of the user as live any more where a change may have ended it.
+func (h *outage) doubt(u *person, err error) {
+	if h.Unknown == nil || !errors.Is(err, h.Unknown) {
+		return
+	}
+	u.doubted = time.Now()
+	for _, s := range u.logins {
+		s.ending = true
+	}
 }
 
 func (h *outage) revoke(rng *rand.Rand, m *session.Manager, s *login) {
@@ -290,6 +317,7 @@ func (h *outage) endAll(u *person, what string, change func() (session.Changed, 
 	defer h.mu.Unlock()
 	u.wide--
 	if err != nil {
+		h.doubt(u, err)
 		h.refused(what, err)
 		return
 	}
@@ -320,6 +348,7 @@ func (h *outage) keep(m *session.Manager, s *login) {
 	defer h.mu.Unlock()
 	s.wide--
 	if err != nil {
+		h.doubt(s.person, err)
 		h.refused("keep", err, session.ErrNotActive)
 		return
 	}
@@ -359,6 +388,7 @@ func (h *outage) rotate(rng *rand.Rand, m *session.Manager, s *login) {
 	defer h.mu.Unlock()
 	s.rotating = false
 	if err != nil {
+		h.doubt(s.person, err)
 		h.refused("rotate", err, session.ErrNotActive)
 		return
 	}

@@ -92,6 +92,9 @@ func (h *outage) checkLive(s *login, was view, v session.Verdict, now time.Time)
 	if !was.current || s.token != was.token || s.rotating || s.end != nil || s.ending || s.wide > 0 || s.wideBegun != was.wideBegun {
 		return
 	}
+	if was.usedAt.Before(h.stopped) { // the durable store may not know of that use
+		return
+	}
 	if now.After(s.expires.Add(-h.Skew)) || now.After(was.usedAt.Add(s.idle-h.Skew)) {
 		return
 	}
@@ -130,7 +133,7 @@ func (h *outage) checkActive(s *login, was view, v session.Verdict) {
 func (h *outage) unchecked() (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := []string{"I1", "I2", "I2p", "I3", "I4", "I6", "T", "A", "I2 permissions", "active from cache", "active from store", "propagated", "keep", "rotate", "disable"}
+	all := []string{"I1", "I2", "I2p", "I3", "I4", "I6", "T", "A", "I2 permissions", "active from cache", "active from store", "propagated", "keep", "rotate", "disable", "data", "D", "R"}
 	for _, f := range h.Faults {
 		all = append(all, "fault "+f.Name)
 	}
