@@ -61,7 +61,8 @@ func TestL47NoUnitIsLostAcrossKill(t *testing.T) {
 				t.Fatal(r.err)
 			}
 			t.Logf("%d kills: %+v", kills, r.Tally)
-			if kills == 0 || r.Repeated == 0 || r.Reads == 0 || r.Changes == 0 || r.Done == 0 {
+			// Few kills may all fall between two steps; forty do not.
+			if kills == 0 || r.Repeated < int64(depth(0, 1)) || r.Reads == 0 || r.Changes == 0 || r.Done == 0 {
 				t.Errorf("nothing came of it: %d kills, %+v", kills, r.Tally)
 			}
 			return
