@@ -173,6 +173,9 @@ func (g Give) Decide(s Stored) (Next, Outcome, error) {
 		if err != nil {
 			return Next{}, Outcome{}, fmt.Errorf("bucket %d: %w", i, err)
 		}
+		if repeated { // it changes nothing, not even a state that a set clock has left odd
+			next.States[i] = State{}
+		}
 	}
 	if g.Record != "" && !repeated {
 		next.Record = record{at: g.Now, turn: g.Now}.state()
