@@ -42,14 +42,14 @@ test-all: ## run the tests on every engine; a skipped test fails the run
 proof: ## run the tests at full counts and write docs/evidence/tests.txt
 	@mkdir -p docs/evidence
 	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== ' | sed 's|/[^ ,"]*/||g'; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g'; \
 	} | tee docs/evidence/tests.txt
 
 .PHONY: proof-session
 proof-session: ## run the histories of cached sessions at full counts and write docs/evidence/session.txt
 	@mkdir -p docs/evidence
 	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== ' | sed 's|/[^ ,"]*/||g'; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g'; \
 	} | tee docs/evidence/session.txt
 
 .PHONY: bench
