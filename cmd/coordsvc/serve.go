@@ -65,10 +65,9 @@ func (r *readiness) set(reason error) bool {
 }
 
 func (r *readiness) end() {
-	r.set(errors.New("draining"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = true
+	r.reason, r.ended = errors.New("draining"), true
 }
 
 func serve(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer, ready func(addresses)) error {
