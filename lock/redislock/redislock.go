@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/coordsvc/coordsvc/internal/redisonce"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lock"
 )
@@ -44,7 +45,9 @@ type Store struct {
 
 // New makes a store whose keys begin with the prefix. The client must not repeat a
 // command by itself: what it repeats may have been done.
-func New(c client, prefix string) *Store { return &Store{once{c}, prefix} }
+func New(c redisonce.Client, prefix string) *Store {
+	return &Store{redisonce.Scripter{Client: c}, prefix}
+}
 
 // Acquire implements lock.Store.
 func (s *Store) Acquire(ctx context.Context, tenant, name string, req lock.Acquire) (lock.Outcome, error) {

@@ -81,7 +81,7 @@ type sight struct {
 }
 
 func (s *Store) ask(ctx context.Context, keys []string, args []any, buckets int) (sight, error) {
-	reply, err := decideScript.Run(ctx, s.client, keys, args...).Slice()
+	reply, err := decideScript.Run(ctx, s.scripts, keys, args...).Slice()
 	if err != nil {
 		return sight{}, fault("decide", err)
 	}
@@ -125,7 +125,7 @@ func (s *Store) swap(ctx context.Context, c call, keys []string, seen sight, nex
 	if c.record != "" {
 		state(seen.stored.Record, next.Record)
 	}
-	swapped, err := swapScript.Run(ctx, s.client, keys, args...).Int()
+	swapped, err := swapScript.Run(ctx, s.scripts, keys, args...).Int()
 	if err != nil {
 		return false, fault("swap", err)
 	}

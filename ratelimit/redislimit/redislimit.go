@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/coordsvc/coordsvc/internal/redisonce"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
@@ -40,8 +41,7 @@ const Redis ratelimit.Source = "redis"
 
 // client is a client of a single node, Sentinel or Cluster.
 type client interface {
-	redis.Scripter
-	Process(ctx context.Context, cmd redis.Cmder) error
+	redisonce.Client
 	Del(ctx context.Context, keys ...string) *redis.IntCmd
 	Ping(ctx context.Context) *redis.StatusCmd
 }
@@ -59,8 +59,9 @@ type Options struct {
 
 // A Store is a ratelimit.Store on Redis.
 type Store struct {
-	client client
-	opts   Options
+	client  client
+	scripts redisonce.Scripter // over client
+	opts    Options
 }
 
 // New makes a store. The client must have retries off and short timeouts.
@@ -68,7 +69,7 @@ func New(c client, opts Options) *Store {
 	if opts.Leftover == nil {
 		opts.Leftover = func() {}
 	}
-	return &Store{client: once{c}, opts: opts}
+	return &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts}
 }
 
 // Take implements ratelimit.Store. Buckets of one tag are decided in one step; those

@@ -1,4 +1,5 @@
-package redislimit
+// Package redisonce decides that a script is sent to Redis at most once.
+package redisonce
 
 import (
 	"context"
@@ -6,29 +7,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once sends a script at most once. A Cluster's client repeats what it got no answer
+// A Client is one of a single node, Sentinel or Cluster.
+type Client interface {
+	redis.Scripter
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// A Scripter sends a script at most once. A Cluster's client repeats what it got no answer
 // to even with its retries off, and a script whose answer is lost may have been run.
 // Where the server answers that the key has moved, the client still follows.
-type once struct{ client }
+type Scripter struct{ Client }
 
 // EvalSha implements redis.Scripter.
-func (o once) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
-	return o.send(ctx, "evalsha", hash, keys, args)
+func (s Scripter) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
+	return s.send(ctx, "evalsha", hash, keys, args)
 }
 
 // Eval implements redis.Scripter.
-func (o once) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
-	return o.send(ctx, "eval", script, keys, args)
+func (s Scripter) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
+	return s.send(ctx, "eval", script, keys, args)
 }
 
-func (o once) send(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+func (s Scripter) send(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
 	words := make([]any, 0, 3+len(keys)+len(args))
 	words = append(words, name, script, len(keys))
 	for _, key := range keys {
 		words = append(words, key)
 	}
 	cmd := notRepeated{redis.NewCmd(ctx, append(words, args...)...)}
-	_ = o.Process(ctx, cmd) // the command has the error
+	_ = s.Process(ctx, cmd) // the command has the error
 	return cmd.Cmd
 }
 
