@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -119,9 +121,30 @@ func (d *Dynamo) Client(options ...func(*dynamodb.Options)) *dynamodb.Client {
 		Region:       region,
 		BaseEndpoint: &d.Endpoint,
 		Credentials:  credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
-		HTTPClient:   &http.Client{Transport: d.transport, Timeout: 30 * time.Second},
+		HTTPClient:   &http.Client{Transport: ownBody{d.transport}, Timeout: 30 * time.Second},
 		Retryer:      aws.NopRetryer{},
 	}, options...)
+}
+
+// ownBody sends a copy of each request's body. The SDK closes its own as soon as
+// the response's head is there, maybe before the transport has looked for the end
+// of it; the transport then closes the connection under a response that is still
+// read, which the SDK's retries hide, and a client without them does not.
+type ownBody struct{ next http.RoundTripper }
+
+func (o ownBody) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, fmt.Errorf("read the request's body: %w", err)
+		}
+		if err := r.Body.Close(); err != nil {
+			return nil, fmt.Errorf("close the request's body: %w", err)
+		}
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return o.next.RoundTrip(r) //nolint:wrapcheck // a round tripper hands on what it was given
 }
 
 // Env returns the settings, as NAME=value, with which a coordsvc process or the
