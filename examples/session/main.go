@@ -17,7 +17,7 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/session"
 )
 
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	store := session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	store := session.NewLocal(embedded.Memory())
 	server := &http.Server{
 		Handler:           newSite(store, slog.New(slog.NewTextHandler(stderr, nil)), time.Now),
 		ReadHeaderTimeout: 5 * time.Second,

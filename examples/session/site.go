@@ -79,6 +79,12 @@ func (s *site) login(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	if old, ok := s.guard.Token(r); ok { // whoever was logged in here before, or put a token here: first, or a failure left two sessions
+		if _, err := s.sessions.Revoke(r.Context(), tenant, old); err != nil {
+			s.fault(w, r, err)
+			return
+		}
+	}
 	token, made, err := s.sessions.Create(r.Context(), tenant, session.CreateRequest{UserID: user, AMR: []string{"pwd"}})
 	switch {
 	case errors.Is(err, session.ErrUserDisabled):
@@ -87,12 +93,6 @@ func (s *site) login(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.fault(w, r, err)
 		return
-	}
-	if old, ok := s.guard.Token(r); ok { // whoever was logged in here before, or put a token here
-		if _, err := s.sessions.Revoke(r.Context(), tenant, old); err != nil {
-			s.fault(w, r, err)
-			return
-		}
 	}
 	s.guard.SetCookie(w, token, made)
 	http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -142,7 +142,11 @@ func (s *site) logoutOthers(w http.ResponseWriter, r *http.Request) {
 	v, _ := sessionhttp.FromContext(r.Context())
 	this, _ := s.guard.Token(r)
 	_, err := s.sessions.LogoutAll(r.Context(), tenant, v.Session.UserID, this)
-	if err != nil && !errors.Is(err, session.ErrNotActive) {
+	switch {
+	case errors.Is(err, session.ErrNotActive): // ended or rotated meanwhile: nobody was logged out
+		http.Error(w, "nobody was logged out: reload, and try again", http.StatusConflict)
+		return
+	case err != nil:
 		s.fault(w, r, err)
 		return
 	}

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/session"
 )
 
@@ -104,7 +106,7 @@ type place struct {
 
 func start(t *testing.T) *place {
 	t.Helper()
-	p := &place{store: kv.NewMemory(kv.MemoryOptions{})}
+	p := &place{store: embedded.Memory()}
 	now := func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 	p.Server = httptest.NewTLSServer(newSite(session.NewLocal(p.store), slog.New(slog.NewTextHandler(&p.log, nil)), now))
 	t.Cleanup(p.Close)
@@ -176,6 +178,53 @@ func TestConfirm(t *testing.T) {
 	here.post("/logout-others", here.url, nil)
 	here.expect("confirmed", "ann")
 	there.expect("confirmed by the other", "")
+}
+
+// Whoever logs out the others with a token that was replaced meanwhile is told that nobody was.
+func TestLogoutOthersByAnOldToken(t *testing.T) {
+	server := start(t)
+	here, there, late := newBrowser(t, server), newBrowser(t, server), newBrowser(t, server)
+	here.login("ann", "demo")
+	there.login("ann", "demo")
+	site, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late.client.Jar.SetCookies(site, here.client.Jar.Cookies(site))
+	here.post("/confirm", here.url, url.Values{"user": {"ann"}, "password": {"demo"}})
+	if status, _ := late.post("/logout-others", late.url, nil); status != http.StatusConflict {
+		t.Errorf("answered %d at %s", status, late.path)
+	}
+	there.expect("not logged out", "ann")
+}
+
+// An unrevoking store counts logins and ends no session.
+type unrevoking struct {
+	session.Store
+	logins atomic.Int64
+}
+
+func (u *unrevoking) Create(ctx context.Context, op session.CreateOp) (session.Session, session.Outcome, error) {
+	u.logins.Add(1)
+	return u.Store.Create(ctx, op)
+}
+
+func (*unrevoking) Revoke(context.Context, session.RevokeOp) (session.Propagation, session.Outcome, error) {
+	return session.Propagation{}, 0, keytype.ErrUnavailable
+}
+
+// A login that cannot end the session before it starts none.
+func TestLoginThatCannotEndTheSessionBefore(t *testing.T) {
+	store := &unrevoking{Store: session.NewLocal(embedded.Memory())}
+	server := &place{Server: httptest.NewTLSServer(newSite(store, slog.New(slog.DiscardHandler), time.Now))}
+	defer server.Close()
+	b := newBrowser(t, server)
+	b.login("ann", "demo")
+	before := b.cookie()
+	if status, _ := b.login("bob", "demo"); status != http.StatusServiceUnavailable || b.cookie() != before || store.logins.Load() != 1 {
+		t.Errorf("answered %d after %d logins", status, store.logins.Load())
+	}
+	b.expect("as before", "ann")
 }
 
 func TestOtherOriginsAreRefused(t *testing.T) {
