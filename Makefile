@@ -1,6 +1,8 @@
 # `make help` lists the targets. Versions of the tools that are not in go.mod:
 GOLANGCI_LINT_VERSION := v2.15.0
 DYNOXIDE_VERSION      := 3.2.0
+CHECKOV_VERSION       := 3.3.30
+ENVOY_VERSION         := 1.40.0
 # oapi-codegen's stands in api/api.go, with its go:generate line.
 
 SHELL       := bash
@@ -26,31 +28,60 @@ run: ## start the service on its embedded store
 
 .PHONY: engines
 engines: ## install what is missing of the engines that tests run on
-	@DYNOXIDE_VERSION=$(DYNOXIDE_VERSION) scripts/engines
+	@DYNOXIDE_VERSION=$(DYNOXIDE_VERSION) ENVOY_VERSION=$(ENVOY_VERSION) scripts/engines
 
 .PHONY: test
 test: ## run the tests on the engines that are found, and list what ran on what
 	@echo "race detector: $(if $(RACE),on ($(CC_FOUND)),off: no C compiler)"
 	@scripts/with-engine-report go test -shuffle=on $(RACE) ./...
+	@scripts/with-engine-report go -C integration/sqlfence test -count=1 -shuffle=on ./...
 
 .PHONY: test-all
 test-all: ## run the tests on every engine; a skipped test fails the run
 	@$(if $(RACE),,echo "test-all needs a C compiler for the race detector" >&2; exit 1)
-	@COORD_TEST_REQUIRE=dynamodb,redis scripts/with-engine-report scripts/no-skip go test -json -shuffle=on -race ./...
+	@COORD_TEST_REQUIRE=dynamodb,redis,prometheus,envoy scripts/with-engine-report scripts/no-skip go test -json -shuffle=on -race ./...
+	@COORD_TEST_REQUIRE=postgres scripts/with-engine-report scripts/no-skip go -C integration/sqlfence test -count=1 -json -shuffle=on ./...
 
 .PHONY: proof
 proof: ## run the tests at full counts and write docs/evidence/tests.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g'; \
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis,prometheus,envoy go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|prometheus\|envoy\|m_test.go\)#\1#g'; \
 	} | tee docs/evidence/tests.txt
 
 .PHONY: proof-session
-proof-session: ## run the histories of cached sessions at full counts and write docs/evidence/session.txt
+proof-session: ## run the histories of cached sessions, and their mutants, at full counts and write docs/evidence/session.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000 | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g'; \
-	} | tee docs/evidence/session.txt
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis; \
+	go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000; \
+	go test -v -count=1 -timeout 10m ./session/dynamosession -run 'S14S34'; \
+	go test -v -count=1 -timeout 10m ./integration -run 'TestVerifyCosts|TestS38NoSecretIsKept|TestAnotherRouteKey|TestNodesWithoutTheSameRedis|TestStaleGrace|TestSessionsThrough'; \
+	} | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g' | tee docs/evidence/session.txt
+
+.PHONY: proof-ratelimit
+proof-ratelimit: ## run the faults of rate limits at full counts and write docs/evidence/ratelimit.txt
+	@mkdir -p docs/evidence
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis; \
+	go test -v -count=1 -timeout 10m ./integration -parallel 1 -run 'TestTwoServicesShareOneBucket|ThroughAHierarchy|LimitsApart|LimitsThrough'; \
+	go test -v -count=1 -timeout 10m ./ratelimit ./ratelimit/redislimit -rapid.checks=1000; \
+	go test -v -count=1 -timeout 10m ./ratelimit/policy ./ratelimit/ratelimithttp; \
+	for target in ./ratelimit:FuzzDescriptors ./ratelimit/policy:FuzzParse ./ratelimit/ratelimithttp:FuzzClient; do \
+	go test -v -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime 30s "$${target%:*}" | tail -n 3; done; \
+	for target in FuzzScript FuzzScriptArguments; do \
+	go test -v -run '^$$' -fuzz "^$$target$$" -fuzztime 60s ./ratelimit/redislimit | tail -n 12; done; \
+	} | grep -v -e '^=== ' -e 'PASS: Fuzz.*/seed#' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g' | tee docs/evidence/ratelimit.txt
+
+.PHONY: proof-lease
+proof-lease: ## run the histories of leases, fences, quotas and records at full counts, and the mutants, and write docs/evidence/lease.txt
+	@mkdir -p docs/evidence
+	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./integration/checker | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m -run '^(TestL9HistoriesOfServices|TestTwoHundredWaitersOnTwoNodes)$$' ./integration | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
+	COORD_TEST_REQUIRE=postgres go -C integration/sqlfence test -v -count=1 ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(postgres\)#\1#g'; \
+	cd bench && go run . -compare-locks; \
+	} | tee docs/evidence/lease.txt
 
 .PHONY: bench
 bench: ## measure the service beside a floor and a peer, interleaved; needs the engines
@@ -83,6 +114,7 @@ tools: ## install the linter into .tools/bin
 lint: tools ## run the linters
 	$(LINT) run ./...
 	cd bench && ../$(LINT) run ./...
+	cd integration/sqlfence && ../../$(LINT) run ./...
 
 .PHONY: lint-guard
 lint-guard: tools ## fail unless the linter refuses planted wrong imports
@@ -97,3 +129,9 @@ terraform-fmt: ## fail if a Terraform file is not formatted
 	@if command -v terraform >/dev/null; then $(TERRAFORM) fmt -check -diff -recursive infra; \
 	elif [ "$${CI:-}" = true ]; then echo "terraform is not on PATH" >&2; exit 1; \
 	else echo "skipped: terraform is not on PATH"; fi
+
+.PHONY: terraform-check
+terraform-check: ## look for weak spots in the Terraform files with checkov, installed into .tools/checkov; needs python3
+	@.tools/checkov/bin/checkov --version 2>/dev/null | grep -qx $(CHECKOV_VERSION) || \
+	{ python3 -m venv .tools/checkov && .tools/checkov/bin/pip install -q checkov==$(CHECKOV_VERSION); }
+	@cd infra/terraform && ../../.tools/checkov/bin/checkov -d . --framework terraform --compact --quiet --skip-download

@@ -617,7 +617,7 @@ type ClaimExtended struct {
 	// ClaimID Example: clm_…
 	ClaimID string `json:"claim_id"`
 
-	// ValidForMS How long the lock lasts. Count it from when the request was sent, on a monotonic clock.
+	// ValidForMS How long the lock lasts, at most the `lock_ttl_ms` asked for. Count it from when the request was sent, on a monotonic clock.
 	ValidForMS int64 `json:"valid_for_ms"`
 }
 
@@ -928,7 +928,7 @@ type KeyClaim struct {
 	Response json.RawMessage `json:"response,omitempty"`
 	State    KeyClaimState   `json:"state"`
 
-	// ValidForMS How long the lock lasts. Count it from when the request was sent, on a monotonic clock.
+	// ValidForMS How long the lock lasts, at most the `lock_ttl_ms` asked for. Count it from when the request was sent, on a monotonic clock.
 	ValidForMS *int64 `json:"valid_for_ms,omitempty"`
 }
 
@@ -1040,7 +1040,7 @@ type LeaseGrant struct {
 	// Example: user-42
 	Resource ID `json:"resource"`
 
-	// ValidForMS How long the lease is held. Count it from when the request was sent, on a monotonic clock.
+	// ValidForMS How long the lease is held, at most the `ttl_ms` asked for. Count it from when the request was sent, on a monotonic clock.
 	ValidForMS int64 `json:"valid_for_ms"`
 }
 
@@ -1413,7 +1413,7 @@ type QuotaReserved struct {
 	ResetsAt *Instant `json:"resets_at,omitempty"`
 	Used     int64    `json:"used"`
 
-	// ValidForMS How long it lasts: count from when the request was sent.
+	// ValidForMS How long it lasts, at most the `ttl_ms` asked for: count from when the request was sent.
 	ValidForMS int64 `json:"valid_for_ms"`
 
 	// Window When the used units begin again at zero: `"none"` (never), `"day"`, `"month"`, or `{"ms": n}`, every n milliseconds
@@ -1531,7 +1531,7 @@ type RateLimitProblem struct {
 
 // RateLimitRefund Puts units back.
 type RateLimitRefund struct {
-	// Cost Units to put back into every limit but those with slots.
+	// Cost Units to put back into every limit but those with slots. What a limit does not lack is left out, also where the cost is above its capacity: that may have been lowered since the charge.
 	Cost int64 `json:"cost"`
 
 	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
@@ -1544,7 +1544,7 @@ type RateLimitRefund struct {
 	// Example: user-42
 	Policy ID `json:"policy"`
 
-	// RequestID Makes a retry exact for ten minutes. It is no check's request id: refunds have their own.
+	// RequestID Makes a retry exact for ten minutes; with anything else than it first came with it is 422 `idempotency_mismatch`. It is no check's request id: refunds have their own, and do not look checks up.
 	RequestID *ID `json:"request_id,omitempty"`
 }
 
@@ -1581,7 +1581,7 @@ type RateLimitRequest struct {
 	// Example: user-42
 	Policy ID `json:"policy"`
 
-	// RequestID Makes a retry exact for ten minutes: the same policy, descriptors and request id are charged once, and get the same slot and turn. A peek ignores it.
+	// RequestID Makes a retry exact for ten minutes: it is charged once, and gets the same turn, and the same slot as long as that is held: after its end it is a new request. With another policy, other descriptors or another cost than it first came with it is 422 `idempotency_mismatch`, also where the first was refused. It must be the calling service's own, never one that an end user chose, such as the `X-Request-Id` of their request: who repeats it takes nothing. A peek ignores it.
 	RequestID *ID `json:"request_id,omitempty"`
 }
 
@@ -1819,7 +1819,7 @@ type SetQuota struct {
 	// Example: day
 	Window QuotaWindow `json:"window"`
 
-	// Zone The IANA time zone whose days or months count.
+	// Zone The IANA time zone whose days or months count, by the zone files of the node's machine, or the rules in the binary where it has none. Nodes with different versions of them may differ about a day whose rules have changed.
 	//
 	// Example: Europe/Berlin
 	Zone *string `json:"zone,omitempty"`
@@ -2030,6 +2030,9 @@ type QuotaMismatch = Problem
 // ReadFailed An error. The fields behind `retryable` come with the codes that their descriptions name.
 type ReadFailed = Problem
 
+// RefundRefused An error. The fields behind `retryable` come with the codes that their descriptions name.
+type RefundRefused = Problem
+
 // RequestInFlight An error. The fields behind `retryable` come with the codes that their descriptions name.
 type RequestInFlight = Problem
 
@@ -2081,12 +2084,6 @@ type CompleteClaimParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
-// ExtendClaimParams defines parameters for ExtendClaim.
-type ExtendClaimParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
 // ListLeasesParams defines parameters for ListLeases.
 type ListLeasesParams struct {
 	// Owner As in the requests for the leases.
@@ -2105,38 +2102,14 @@ type ReleaseLeaseSetParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
-// RenewLeaseSetParams defines parameters for RenewLeaseSet.
-type RenewLeaseSetParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
 // ReleaseLeaseParams defines parameters for ReleaseLease.
 type ReleaseLeaseParams struct {
 	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
-// RenewLeaseParams defines parameters for RenewLease.
-type RenewLeaseParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// AcquireLockParams defines parameters for AcquireLock.
-type AcquireLockParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
 // ReleaseLockParams defines parameters for ReleaseLock.
 type ReleaseLockParams struct {
-	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// RenewLockParams defines parameters for RenewLock.
-type RenewLockParams struct {
 	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }

@@ -3,6 +3,10 @@
 // ratios: absolute figures say more of the machine than of the programs.
 //
 //	go run . -rounds 15
+//
+// It also counts what leases ask of DynamoDB, beside another library where one is given:
+//
+//	go run . -compare-locks -peer "some program"
 package main
 
 import (
@@ -38,8 +42,13 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&o.rounds, "rounds", 15, "rounds; each runs every case once, in turn")
 	flags.IntVar(&o.requests, "requests", 8000, "requests of one case in one round")
 	flags.IntVar(&o.connections, "connections", 64, "connections, each with one request at a time")
+	locks := flags.Bool("compare-locks", false, "count the requests of leases instead, also where an answer is lost")
+	peer := flags.String("peer", "", "with compare-locks: a program that does the same with another library, as peer.go says")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *locks {
+		return compareLocks(ctx, os.Stdout, *peer)
 	}
 	fmt.Printf("%s, %d cores, %d rounds × %d requests, %d connections\n", runtime.Version(), runtime.NumCPU(), o.rounds, o.requests, o.connections)
 	return sessions(ctx, o)

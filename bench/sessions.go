@@ -66,7 +66,7 @@ func sessions(ctx context.Context, o options) error {
 	return report(os.Stdout, loads, rounds)
 }
 
-// loads are the cases, the floor first. The warm cases ask for few sessions, which
+// loads are the cases, the floor first and the peer last. The warm cases ask for few sessions, which
 // stay in the cache; the cold one asks once for each of many after a FLUSHDB.
 func (b *bed) loads(tokens []string, cookie string) []load {
 	const hot = 500

@@ -35,11 +35,11 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// report prints every case, and its ratios to the first one, the floor, within the same round.
+// report prints every case, and its ratios to the first one, the floor, and to the last, the peer, within the same round.
 func report(out io.Writer, loads []load, rounds map[string][]sample) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "case\treq/s\tp50 ms\tp99 ms\tserver CPU s/100k\tRedis CPU s/100k\tserver CPU × floor\tp50 × floor")
-	floor := rounds[loads[0].name]
+	fmt.Fprintln(w, "case\treq/s\tp50 ms\tp99 ms\tserver CPU s/100k\tRedis CPU s/100k\tserver CPU × floor\tp50 × floor\tserver CPU × peer\tp50 × peer")
+	floor, peer := rounds[loads[0].name], rounds[loads[len(loads)-1].name]
 	for _, l := range loads {
 		samples := rounds[l.name]
 		of := func(f func(sample) float64) interval {
@@ -49,19 +49,19 @@ func report(out io.Writer, loads []load, rounds map[string][]sample) error {
 			}
 			return intervalOf(values)
 		}
-		ratio := func(f func(sample) float64) interval {
+		ratio := func(f func(sample) float64, to []sample) interval {
 			values := make([]float64, len(samples))
 			for i, s := range samples {
-				values[i] = f(s) / f(floor[i])
+				values[i] = f(s) / f(to[i])
 			}
 			return intervalOf(values)
 		}
 		p50 := func(s sample) float64 { return s.p50.Seconds() * 1000 }
 		cpu := func(s sample) float64 { return s.cpu }
-		fmt.Fprintf(w, "%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s\n", l.name,
+		fmt.Fprintf(w, "%s\t%.0f\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.name,
 			of(func(s sample) float64 { return s.perSecond }).median, of(p50),
 			of(func(s sample) float64 { return s.p99.Seconds() * 1000 }), of(cpu),
-			of(func(s sample) float64 { return s.redisCPU }), ratio(cpu), ratio(p50))
+			of(func(s sample) float64 { return s.redisCPU }), ratio(cpu, floor), ratio(p50, floor), ratio(cpu, peer), ratio(p50, peer))
 	}
 	return w.Flush()
 }

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/fencing"
-	"github.com/coordsvc/coordsvc/internal/kv"
 )
 
 // A place that is written to remembers the largest token, and so refuses a writer
 // that paused while another took over.
 func ExampleManager_Admit() {
 	ctx := context.Background()
-	fences := fencing.New(fencing.NewLocal(kv.NewMemory(kv.MemoryOptions{})))
+	fences := fencing.New(fencing.NewLocal(embedded.Memory()))
 
 	for _, token := range []fencing.Token{33, 34, 33} {
 		mark, err := fences.Admit(ctx, "acme", "reports", fencing.Position{Token: token})
@@ -32,7 +32,7 @@ func ExampleManager_Admit() {
 // With a sequence a write can be repeated after an answer that never came.
 func ExampleManager_Write() {
 	ctx := context.Background()
-	fences := fencing.New(fencing.NewLocal(kv.NewMemory(kv.MemoryOptions{})))
+	fences := fencing.New(fencing.NewLocal(embedded.Memory()))
 	write := func(sequence int64, value string) {
 		r, err := fences.Write(ctx, "acme", "reports", "cursor", fencing.WriteRequest{
 			Position: fencing.Position{Token: 34, Sequence: sequence},

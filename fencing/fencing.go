@@ -5,6 +5,9 @@
 // A lease alone cannot stop a holder that paused, lost its lease and woke up
 // again: only the place that is written to can, by remembering the largest
 // token it saw. See Martin Kleppmann, "How to do distributed locking" (2016).
+//
+// Marks and records are durable, linearizable, and never deleted. While the store fails
+// no write passes: it fails closed.
 package fencing
 
 import (
@@ -117,7 +120,8 @@ func New(store Store) *Manager { return &Manager{store: store} }
 // or refuses with a *StaleError or ErrNotGranted. Without a sequence a token
 // equal to the mark passes and leaves the mark as it is; with one, the position
 // must be larger, or equal, which replays. A resource that was never leased here
-// admits any token.
+// admits any token, also one that leaves none for a first grant: whoever lets others
+// admit tokens from elsewhere bounds them.
 func (m *Manager) Admit(ctx context.Context, tenant, resource string, at Position) (Position, error) {
 	if err := checkResource(tenant, resource); err != nil {
 		return Position{}, err

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/idempotency"
-	"github.com/coordsvc/coordsvc/internal/kv"
 )
 
 // An executor stops between its effect and its completion. The retry has a larger
@@ -16,7 +16,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	records := idempotency.New(idempotency.NewLocal(kv.NewMemory(kv.MemoryOptions{})), idempotency.Options{Now: func() time.Time { return now }})
+	records := idempotency.New(idempotency.NewLocal(embedded.Memory()), idempotency.Options{Now: func() time.Time { return now }})
 	claim := func(fingerprint string) idempotency.Claimed {
 		c, err := records.Claim(ctx, "acme", "order-7", idempotency.ClaimRequest{Fingerprint: fingerprint, LockTTL: 30 * time.Second, TTL: 24 * time.Hour})
 		if inFlight, ok := errors.AsType[*idempotency.InFlightError](err); ok {

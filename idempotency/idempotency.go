@@ -5,6 +5,9 @@
 // that stops between its effect and its completion is followed by another. Each
 // claim of a key has a larger attempt than all before it, which a fence can
 // compare, so that the effect of an executor that was followed can be refused.
+//
+// Records are durable until their TTL is over, and linearizable per key. While the store
+// fails nobody may execute: it fails closed.
 package idempotency
 
 import (
@@ -50,13 +53,14 @@ type Claimed struct {
 
 	ID       string        // proves the claim: keep it secret
 	Attempt  int64         // larger than that of every claim before
-	ValidFor time.Duration // of the lock: count it from when the request was sent
+	ValidFor time.Duration // of the lock, at most what was asked for: count it from when the request was sent
 }
 
 // Refusals. A key that somebody executes is an [*InFlightError].
 var (
-	ErrMismatch = errors.New("idempotency: the key belongs to another request, or to another response")
-	ErrLost     = errors.New("idempotency: the claim is not the latest, or has ended")
+	ErrMismatch  = errors.New("idempotency: the key belongs to another request, or to another response")
+	ErrLost      = errors.New("idempotency: the claim is not the latest, or has ended")
+	ErrClockSkew = errors.New("idempotency: this node's clock is too far off to tell whether the lock, or the record, is over")
 )
 
 // An InFlightError refuses a key whose executor may still be at work.
@@ -87,30 +91,38 @@ type Options struct {
 	Space string           // its keys are apart from those of managers with another
 	Guard time.Duration    // others may claim only this long after a lock's end; 0 where one clock decides
 	Now   func() time.Time // time.Now where nil
+	// Skewed reports that this node's clock may be further off than the guard allows:
+	// by it no claim follows another's lock or record. Never where nil.
+	Skewed func() bool
 }
 
 // A Manager checks requests, reads the clock and asks its store. Besides the
 // refusals that each method names, its errors are [*keytype.ValueError], with
 // the field's name in the HTTP API, and the store's faults.
 type Manager struct {
-	store Store
-	space string
-	guard time.Duration
-	now   func() time.Time
+	store  Store
+	space  string
+	guard  time.Duration
+	now    func() time.Time
+	skewed func() bool
 }
 
 // New makes a manager over the store.
 func New(store Store, opts Options) *Manager {
-	m := &Manager{store: store, space: opts.Space, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now}
+	m := &Manager{store: store, space: opts.Space, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now, skewed: opts.Skewed}
 	if m.now == nil {
 		m.now = time.Now
+	}
+	if m.skewed == nil {
+		m.skewed = func() bool { return false }
 	}
 	return m
 }
 
 // Claim makes the caller the key's executor, or returns the response that the key was
 // completed with. It refuses with ErrMismatch, before anything else, where the key came with another
-// fingerprint, and with an *InFlightError while the latest executor's lock lasts.
+// fingerprint, with an *InFlightError while the latest executor's lock lasts, and with
+// ErrClockSkew where a skewed clock says that the lock, or the record, is over.
 func (m *Manager) Claim(ctx context.Context, tenant, key string, req ClaimRequest) (Claimed, error) {
 	if err := req.check(tenant, key); err != nil {
 		return Claimed{}, err
@@ -118,9 +130,9 @@ func (m *Manager) Claim(ctx context.Context, tenant, key string, req ClaimReques
 	now := m.clock()
 	out, err := m.store.Claim(ctx, m.id(tenant, key), Claim{
 		ID: "clm_" + rand.Text(), RequestID: req.RequestID, Fingerprint: req.Fingerprint,
-		Now: now, LockTTL: wholeMillis(req.LockTTL), TTL: wholeMillis(max(req.TTL, req.LockTTL)), Guard: m.guard,
+		Now: now, LockTTL: wholeMillis(req.LockTTL), TTL: wholeMillis(max(req.TTL, req.LockTTL)), Guard: m.guard, NoSteal: m.skewed(),
 	})
-	return m.claimed(out, err, now)
+	return m.claimed(out, err, now, wholeMillis(req.LockTTL))
 }
 
 // Extend moves the end of the claim's lock to now + lockTTL, never back. It refuses with ErrLost.
@@ -130,7 +142,7 @@ func (m *Manager) Extend(ctx context.Context, tenant, key, claimID string, lockT
 	}
 	now := m.clock()
 	out, err := m.store.Extend(ctx, m.id(tenant, key), Extend{ID: claimID, Now: now, LockTTL: wholeMillis(lockTTL)})
-	return m.claimed(out, err, now)
+	return m.claimed(out, err, now, wholeMillis(lockTTL))
 }
 
 // Complete stores the response, which every further claim of the key gets. Again is no
@@ -173,7 +185,9 @@ func (m *Manager) clock() time.Time { return time.UnixMilli(m.now().UnixMilli())
 
 func wholeMillis(d time.Duration) time.Duration { return d.Truncate(time.Millisecond) }
 
-func (m *Manager) claimed(out Outcome, err error, now time.Time) (Claimed, error) {
+// claimed is what the caller is told. No longer than it asked for: the lock's end may be by
+// a clock that is ahead of this one.
+func (m *Manager) claimed(out Outcome, err error, now time.Time, asked time.Duration) (Claimed, error) {
 	if err != nil {
 		return Claimed{}, err
 	}
@@ -184,7 +198,7 @@ func (m *Manager) claimed(out Outcome, err error, now time.Time) (Claimed, error
 		return Claimed{}, err
 	}
 	s := out.State
-	return Claimed{ID: s.ClaimID, Attempt: s.Attempt, ValidFor: s.LockedUntil.Sub(now)}, nil
+	return Claimed{ID: s.ClaimID, Attempt: s.Attempt, ValidFor: min(asked, s.LockedUntil.Sub(now))}, nil
 }
 
 func (m *Manager) refusal(out Outcome, now time.Time) error {
@@ -197,6 +211,8 @@ func (m *Manager) refusal(out Outcome, now time.Time) error {
 		return ErrMismatch
 	case Lost:
 		return ErrLost
+	case Skewed:
+		return ErrClockSkew
 	}
 	panic("idempotency: a store returned no verdict")
 }

@@ -55,6 +55,45 @@ func TestClaimsAndRefusals(t *testing.T) {
 	}
 }
 
+// A node that knows of its wrong clock follows neither a lock nor a record.
+func TestL23ASkewedNodeFollowsNobody(t *testing.T) {
+	now, skewed := start, false
+	m := idempotency.New(idempotency.NewLocal(kv.NewMemory(kv.MemoryOptions{})), idempotency.Options{Now: func() time.Time { return now }, Skewed: func() bool { return skewed }})
+	req := idempotency.ClaimRequest{Fingerprint: "f", LockTTL: time.Second, TTL: time.Minute}
+	if _, err := m.Claim(t.Context(), "t", "k", req); err != nil {
+		t.Fatal(err)
+	}
+	skewed = true
+	for _, later := range []time.Duration{2 * time.Second, 2 * time.Minute} {
+		now = start.Add(later)
+		if c, err := m.Claim(t.Context(), "t", "k", req); !errors.Is(err, idempotency.ErrClockSkew) {
+			t.Errorf("after %v: %+v, %v", later, c, err)
+		}
+	}
+	skewed = false
+	if c, err := m.Claim(t.Context(), "t", "k", req); err != nil || c.Attempt != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// A repetition on a node whose clock is behind is not told more time than it asked for.
+func TestL23ARepetitionIsValidForWhatItAsked(t *testing.T) {
+	var now time.Time
+	m := newManager(&now)
+	req := idempotency.ClaimRequest{Fingerprint: "f", LockTTL: time.Second, TTL: time.Minute, RequestID: "q"}
+	var c idempotency.Claimed
+	for range 2 {
+		var err error
+		if c, err = m.Claim(t.Context(), "t", "k", req); err != nil || c.ValidFor != time.Second || c.Attempt != 1 {
+			t.Errorf("%+v, %v", c, err)
+		}
+		now = now.Add(-time.Hour)
+	}
+	if c, err := m.Extend(t.Context(), "t", "k", c.ID, 2*time.Second); err != nil || c.ValidFor != 2*time.Second {
+		t.Errorf("extended: %+v, %v", c, err)
+	}
+}
+
 // A manager with another space has other keys, over the same items.
 func TestSpacesAreApart(t *testing.T) {
 	store := idempotency.NewLocal(kv.NewMemory(kv.MemoryOptions{}))

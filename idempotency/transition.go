@@ -26,6 +26,7 @@ type Claim struct {
 	LockTTL     time.Duration
 	TTL         time.Duration // not below LockTTL
 	Guard       time.Duration
+	NoSteal     bool // Now is too unsure to follow a lock or a record that is over
 }
 
 // An Extend is what the manager hands its store.
@@ -58,6 +59,7 @@ const (
 	InFlight          // an executor may be at work
 	Mismatch          // the key came with another fingerprint, or the claim with another response
 	Lost              // the claim is not the latest, or has ended
+	Skewed            // the lock or the record may be over, which the request's clock cannot tell
 )
 
 // An Outcome is a store's answer.
@@ -69,8 +71,11 @@ type Outcome struct {
 // Claim decides whether the caller executes. A key is compared with its fingerprint
 // before anything else, and counts its attempts on when its record has ended.
 func (s State) Claim(req Claim) (State, Outcome) {
-	switch {
-	case s.over(req.Now, req.Guard):
+	switch over := s.over(req.Now, req.Guard); {
+	case s.free(req.Fingerprint):
+	case over && req.NoSteal:
+		return s, Outcome{Skewed, s}
+	case over:
 	case s.Fingerprint != req.Fingerprint:
 		return s, Outcome{Mismatch, s}
 	case s.Response != "":
@@ -79,6 +84,8 @@ func (s State) Claim(req Claim) (State, Outcome) {
 		return s, Outcome{Done, s}
 	case s.locked(req.Now, req.Guard):
 		return s, Outcome{InFlight, s}
+	case req.NoSteal:
+		return s, Outcome{Skewed, s}
 	}
 	s = State{
 		Fingerprint: req.Fingerprint, Attempt: s.Attempt + 1, ClaimID: req.ID, RequestID: req.RequestID,
@@ -121,6 +128,11 @@ func (s State) Abandon(req Abandon) (State, Outcome) {
 	}
 	s.Abandoned = true
 	return s, Outcome{Done, s}
+}
+
+// free: the request may claim the key whatever the time is.
+func (s State) free(fingerprint string) bool {
+	return s.Attempt == 0 || s.Abandoned && s.Fingerprint == fingerprint
 }
 
 // over: there is no record, or it has ended by any clock that differs by at most guard.

@@ -3,6 +3,8 @@ package integration
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -228,5 +230,22 @@ func TestABootstrapKeyWorksAndStaysRevoked(t *testing.T) {
 	s.restart()
 	if a, err := s.try("GET", "/v1/key-types", key, ""); err != nil || a.status != 401 {
 		t.Errorf("a revoked bootstrap key after a restart: %v %d", err, a.status)
+	}
+}
+
+// What is no HTTP is answered as a problem, too.
+func TestNoHTTPIsAProblem(t *testing.T) {
+	s := start(t)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "EHLO there\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(conn) // until it is closed
+	if err != nil || !strings.HasPrefix(string(said), "HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\n") {
+		t.Errorf("%v %s", err, said)
 	}
 }

@@ -210,7 +210,7 @@ func (e *everything) useTheRest() {
 	e.call(200, "PUT", mails, `{"limit":10,"window":"month"}`)
 	e.call(200, "POST", mails+"/consume", `{"amount":1,"request_id":"q1"}`)
 	e.call(200, "POST", mails+"/reserve", `{"amount":1,"request_id":"q2","ttl_ms":600000}`)
-	e.call(200, "POST", "/v1/ratelimit/check", `{"policy":"all","descriptors":{"app":"x"},"request_id":"c1"}`)
+	e.call(200, "POST", "/v1/ratelimit/check", `{"policy":"all","descriptors":{"app":"`+canaryUser+`"},"request_id":"`+canaryUser+`"}`)
 	e.call(200, "POST", "/v1/idempotency/order/claim", `{"fingerprint":"f","lock_ttl_ms":600000,"ttl_ms":600000}`)
 	e.call(200, "POST", "/v1/locks/n/acquire", `{"owner":"w","ttl_ms":600000}`)
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -31,6 +32,13 @@ func TestTwoServicesShareOneBucket(t *testing.T) {
 	createTables(t, env)
 	env = append(env, "COORD_REDIS_URL="+redis.URL(), "COORD_REDIS_PREFIX="+engine.FreshPrefix(), "COORD_REDIS_BUDGET_MS=1000", "COORD_POLICY_PATH="+path)
 	services := []*service{start(t, env...), start(t, env...)}
+	for round := range atDepth(1, 20) {
+		shareOneBucket(t, services, key, fmt.Sprintf(`{"policy":"shared","descriptors":{"app":"x%d"}}`, round))
+	}
+}
+
+func shareOneBucket(t *testing.T, services []*service, key, body string) {
+	t.Helper()
 	var allowed, refused atomic.Int64
 	var callers sync.WaitGroup
 	begin := make(chan struct{})
@@ -38,7 +46,7 @@ func TestTwoServicesShareOneBucket(t *testing.T) {
 		for range 250 {
 			callers.Go(func() {
 				<-begin
-				a, err := s.try("POST", "/v1/ratelimit/check", key, `{"policy":"shared","descriptors":{"app":"x"}}`)
+				a, err := s.try("POST", "/v1/ratelimit/check", key, body)
 				switch {
 				case err != nil || a.text("source") != "redis":
 					t.Errorf("got %d %s, %v", a.status, a.raw, err)
@@ -58,7 +66,7 @@ func TestTwoServicesShareOneBucket(t *testing.T) {
 	}
 	for i, s := range services {
 		s.key = key
-		a := s.call(200, "POST", "/v1/ratelimit/peek", `{"policy":"shared","descriptors":{"app":"x"}}`)
+		a := s.call(200, "POST", "/v1/ratelimit/peek", body)
 		if a.body["allowed"] != false || a.text("source") != "redis" || a.header.Get("X-RateLimit-Degraded") != "" {
 			t.Errorf("service %d says %s", i, a.raw)
 		}

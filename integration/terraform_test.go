@@ -10,33 +10,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/ext/tryfunc"
-	"github.com/hashicorp/hcl/v2/hclparse"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
-	"github.com/zclconf/go-cty/cty/convert"
-	"github.com/zclconf/go-cty/cty/function"
-	"github.com/zclconf/go-cty/cty/function/stdlib"
 
-	"github.com/coordsvc/coordsvc/fencing/dynamofence"
-	"github.com/coordsvc/coordsvc/idempotency/dynamoidempotency"
-	"github.com/coordsvc/coordsvc/internal/audit/dynamoaudit"
-	"github.com/coordsvc/coordsvc/internal/auth/dynamoauth"
 	"github.com/coordsvc/coordsvc/internal/dynamo"
+	"github.com/coordsvc/coordsvc/internal/schema"
 	"github.com/coordsvc/coordsvc/keytype"
-	"github.com/coordsvc/coordsvc/lease/dynamolease"
-	"github.com/coordsvc/coordsvc/quota/dynamoquota"
-	"github.com/coordsvc/coordsvc/session/dynamosession"
 )
 
 const terraformDir = "../infra/terraform"
-
-// codeTables are the tables that the code creates.
-func codeTables(prefix string) []dynamo.Table {
-	one := []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix), dynamoaudit.Table(prefix), dynamosession.Table(prefix), dynamoidempotency.Table(prefix)}
-	return append(one, dynamoquota.Tables(prefix)...)
-}
 
 // Terraform's tables and the code's are the same ones, and every table that the
 // registry names is among them.
@@ -52,7 +33,7 @@ func TestTerraformTables(t *testing.T) {
 		}
 		got[table.Name] = table
 	}
-	for _, want := range codeTables("other-") {
+	for _, want := range schema.Tables("other-") {
 		if want, have := normal(want), got[want.Name]; !reflect.DeepEqual(have, want) {
 			t.Errorf("table %s is in Terraform\n%+v\nand in the code\n%+v", want.Name, have, want)
 		}
@@ -63,7 +44,7 @@ func TestTerraformTables(t *testing.T) {
 	}
 	for _, kind := range keytype.All() {
 		isCreated := func(table dynamo.Table) bool { return table.Name == kind.TableName("other-") }
-		if kind.Table != "" && !slices.ContainsFunc(codeTables("other-"), isCreated) {
+		if kind.Table != "" && !slices.ContainsFunc(schema.Tables("other-"), isCreated) {
 			t.Errorf("key type %s lives in table %q, which nothing creates", kind.Name, kind.Table)
 		}
 	}
@@ -79,23 +60,30 @@ func TestTerraformTablesAreProtected(t *testing.T) {
 			m.set("deletion_protection", protected)
 			m.set("kms_key_arn", key)
 			m.set("tags", cty.MapVal(map[string]cty.Value{"k": cty.StringVal("v")}))
-			capacity := cty.NullVal(cty.Number)
+			capacity, most := cty.NullVal(cty.Number), cty.NullVal(cty.Number)
 			if mode == "PROVISIONED" {
-				capacity = cty.NumberIntVal(25)
+				capacity, most = cty.NumberIntVal(25), cty.NumberIntVal(1000)
 			}
-			for _, block := range m.resources("aws_dynamodb_table") {
-				m.expect(block.Body, "billing_mode", cty.StringVal(mode))
-				m.expect(block.Body, "read_capacity", capacity)
-				m.expect(block.Body, "write_capacity", capacity)
-				m.expect(block.Body, "deletion_protection_enabled", protected)
-				m.expect(block.Body, "tags", m.variable("tags"))
-				m.expect(m.one(block.Body, "point_in_time_recovery"), "enabled", cty.True)
-				m.expect(m.one(block.Body, "server_side_encryption"), "enabled", cty.True)
-				m.expect(m.one(block.Body, "server_side_encryption"), "kms_key_arn", key)
-				for _, index := range blocks(block.Body, "global_secondary_index") {
-					m.expect(index.Body, "read_capacity", capacity)
-					m.expect(index.Body, "write_capacity", capacity)
+			for _, table := range m.resources("aws_dynamodb_table") {
+				m.expect(table, "billing_mode", cty.StringVal(mode))
+				m.expect(table, "read_capacity", capacity)
+				m.expect(table, "write_capacity", capacity)
+				m.expect(table, "deletion_protection_enabled", protected)
+				m.expect(table, "tags", m.variable("tags"))
+				m.expect(m.one(table, "point_in_time_recovery"), "enabled", cty.True)
+				m.expect(m.one(table, "server_side_encryption"), "enabled", cty.True)
+				m.expect(m.one(table, "server_side_encryption"), "kms_key_arn", key)
+				for _, index := range m.within(table, "global_secondary_index") {
+					m.expect(index, "read_capacity", most)
+					m.expect(index, "write_capacity", most)
 				}
+			}
+			want := 0
+			if mode == "PROVISIONED" {
+				want = 2 * len(schema.Tables(""))
+			}
+			if got := len(m.resources("aws_appautoscaling_target")); got != want || len(m.resources("aws_appautoscaling_policy")) != want {
+				t.Errorf("%s: %d capacities follow their use, want %d", mode, got, want)
 			}
 		}
 	}
@@ -124,6 +112,53 @@ func TestTerraformVariables(t *testing.T) {
 		{"write_capacity", cty.NumberIntVal(1), true},
 		{"write_capacity", cty.NumberIntVal(0), false},
 		{"write_capacity", cty.NumberFloatVal(1.5), false},
+		{"name", str("coordsvc"), true},
+		{"name", str("a"), false},
+		{"name", str("a--b"), false},
+		{"name", str("a-"), false},
+		{"name", str("A1"), false},
+		{"name", str("1a"), false},
+		{"read_capacity_max", cty.NumberIntVal(0), false},
+		{"read_capacity_max", cty.NumberIntVal(40000), true},
+		{"write_capacity_max", cty.NumberFloatVal(1.5), false},
+		{"write_capacity_max", cty.NumberIntVal(1), true},
+		{"capacity_target", cty.NumberIntVal(19), false},
+		{"capacity_target", cty.NumberIntVal(91), false},
+		{"capacity_target", cty.NumberIntVal(90), true},
+		{"vpc_id", cty.NullVal(cty.String), true},
+		{"vpc_id", str("vpc-0a1b"), true},
+		{"vpc_id", str("main"), false},
+		{"caller_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a")}), true},
+		{"caller_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a"), str("0.0.0.0/0")}), false},
+		{"ops_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a")}), true},
+		{"ops_security_group_ids", cty.ListVal([]cty.Value{str("x")}), false},
+		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1"), str("subnet-2")}), true},
+		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1")}), false},
+		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1"), str("x")}), false},
+		{"valkey_auth_token", cty.NullVal(cty.String), true},
+		{"valkey_auth_token", str("0123456789abcde"), false},
+		{"valkey_auth_token", str("0123456789abcdef"), true},
+		{"valkey_auth_token", str("0123456789abcde@"), false},
+		{"valkey_version", str("8.1"), true},
+		{"valkey_version", str("7.2"), false},
+		{"valkey_node_type", str("cache.r7g.large"), true},
+		{"valkey_node_type", str("r7g.large"), false},
+		{"valkey_shards", cty.NumberIntVal(0), false},
+		{"valkey_shards", cty.NumberIntVal(501), false},
+		{"valkey_shards", cty.NumberIntVal(500), true},
+		{"valkey_replicas", cty.NumberIntVal(0), false},
+		{"valkey_replicas", cty.NumberIntVal(6), false},
+		{"valkey_replicas", cty.NumberIntVal(5), true},
+		{"valkey_maintenance_window", str("mon:00:30-mon:01:30"), true},
+		{"valkey_maintenance_window", str("monday"), false},
+		{"alarm_topic_arns", cty.ListVal([]cty.Value{str("arn:aws:sns:eu-central-1:123456789012:t")}), true},
+		{"alarm_topic_arns", cty.ListVal([]cty.Value{str("t")}), false},
+		{"waf_rate_limit", cty.NullVal(cty.Number), true},
+		{"waf_rate_limit", cty.NumberIntVal(9), false},
+		{"waf_rate_limit", cty.NumberIntVal(10), true},
+		{"waf_load_balancer_arn", cty.NullVal(cty.String), true},
+		{"waf_load_balancer_arn", str("arn:aws:elasticloadbalancing:eu-central-1:123456789012:loadbalancer/app/a/0"), true},
+		{"waf_load_balancer_arn", str("arn:aws:elasticloadbalancing:eu-central-1:123456789012:loadbalancer/net/a/0"), false},
 		{"kms_key_arn", cty.NullVal(cty.String), true},
 		{"kms_key_arn", str("arn:aws:kms:eu-central-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"), true},
 		{"kms_key_arn", str("arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/mrk-0"), true},
@@ -139,9 +174,21 @@ func TestTerraformVariables(t *testing.T) {
 		}
 	}
 	m := readModule(t)
-	for name := range m.variables {
+	for _, variable := range m.blocks("variable") {
+		name := variable.Labels[0]
 		if !m.valid(name) {
 			t.Errorf("%s: its default is not valid", name)
+		}
+		tried := func(ok bool) bool {
+			for _, c := range cases {
+				if c.name == name && c.ok == ok {
+					return true
+				}
+			}
+			return false
+		}
+		if len(m.within(variable, "validation")) > 0 && (!tried(true) || !tried(false)) {
+			t.Errorf("%s: no value that is valid, or none that is not, is tried", name)
 		}
 	}
 	if got := m.variable("table_prefix").AsString(); got != "coord_" {
@@ -178,183 +225,41 @@ func TestTerraformReadme(t *testing.T) {
 			t.Errorf("%s: the page names %v, the files %v", heading, named, declared)
 		}
 	}
-	for _, output := range []string{"table_names", "table_arns"} {
-		if got, want := m.outputKeys(output), len(m.resources("aws_dynamodb_table")); got != want {
-			t.Errorf("output %s has %d tables, want %d", output, got, want)
-		}
-	}
-}
-
-// A module is the parsed folder and what its expressions are evaluated with.
-type module struct {
-	t         *testing.T
-	bodies    []*hclsyntax.Body
-	variables map[string]cty.Value
-}
-
-func readModule(t *testing.T) *module {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(terraformDir, "*.tf"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("files: %v, %v", files, err)
-	}
-	m := &module{t: t, variables: map[string]cty.Value{}}
-	parser := hclparse.NewParser()
-	for _, name := range files {
-		file, diags := parser.ParseHCLFile(name)
-		m.check(diags)
-		m.bodies = append(m.bodies, file.Body.(*hclsyntax.Body))
-	}
-	for _, block := range m.blocks("variable") {
-		if block.Body.Attributes["default"] == nil {
-			t.Fatalf("%s: no default", block.DefRange())
-		}
-		m.variables[block.Labels[0]] = m.value(block.Body, "default")
-	}
-	return m
-}
-
-func (m *module) check(diags hcl.Diagnostics) {
-	m.t.Helper()
-	if diags.HasErrors() {
-		m.t.Fatal(diags)
-	}
-}
-
-func (m *module) set(name string, v cty.Value) {
-	m.t.Helper()
-	if _, ok := m.variables[name]; !ok {
-		m.t.Fatalf("no variable %s", name)
-	}
-	m.variables[name] = v
-}
-
-func (m *module) variable(name string) cty.Value { return m.variables[name] }
-
-func (m *module) blocks(kind string) (all []*hclsyntax.Block) {
-	for _, body := range m.bodies {
-		all = append(all, blocks(body, kind)...)
-	}
-	return all
-}
-
-func (m *module) resources(kind string) []*hclsyntax.Block {
-	m.t.Helper()
-	all := slices.DeleteFunc(m.blocks("resource"), func(b *hclsyntax.Block) bool { return b.Labels[0] != kind })
-	for _, block := range all {
-		if block.Body.Attributes["count"] != nil || block.Body.Attributes["for_each"] != nil || len(blocks(block.Body, "dynamic")) > 0 {
-			m.t.Fatalf("%s: this test reads plain resources only", block.DefRange())
-		}
-	}
-	if len(all) == 0 {
-		m.t.Fatalf("no %s", kind)
-	}
-	return all
-}
-
-// scope holds the variables, and locals that build on them alone or on other locals before them.
-func (m *module) scope() *hcl.EvalContext {
-	ctx := &hcl.EvalContext{
-		Variables: map[string]cty.Value{"var": cty.ObjectVal(m.variables)},
-		Functions: map[string]function.Function{
-			"can": tryfunc.CanFunc, "contains": stdlib.ContainsFunc, "floor": stdlib.FloorFunc, "regex": stdlib.RegexFunc,
-		},
-	}
-	locals := map[string]cty.Value{}
-	for _, block := range m.blocks("locals") {
-		inOrder := slices.SortedFunc(maps.Values(block.Body.Attributes), func(a, b *hclsyntax.Attribute) int {
-			return cmp.Compare(a.SrcRange.Start.Line, b.SrcRange.Start.Line)
-		})
-		for _, attr := range inOrder {
-			ctx.Variables["local"] = cty.ObjectVal(locals)
-			v, diags := attr.Expr.Value(ctx)
-			m.check(diags)
-			locals[attr.Name] = v
-		}
-	}
-	ctx.Variables["local"] = cty.ObjectVal(locals)
-	return ctx
-}
-
-// value evaluates an argument, null where it is not given.
-func (m *module) value(body *hclsyntax.Body, name string) cty.Value {
-	m.t.Helper()
-	attr := body.Attributes[name]
-	if attr == nil {
-		return cty.NullVal(cty.DynamicPseudoType)
-	}
-	ctx := &hcl.EvalContext{}
-	if len(attr.Expr.Variables()) > 0 {
-		ctx = m.scope()
-	}
-	v, diags := attr.Expr.Value(ctx)
-	m.check(diags)
-	return v
-}
-
-// text is value for a string, "" for null.
-func (m *module) text(body *hclsyntax.Body, name string) string {
-	m.t.Helper()
-	v := m.value(body, name)
-	if v.IsNull() {
-		return ""
-	}
-	return v.AsString()
-}
-
-func (m *module) expect(body *hclsyntax.Body, name string, want cty.Value) {
-	m.t.Helper()
-	got, err := convert.Convert(m.value(body, name), want.Type())
-	if err != nil || !got.RawEquals(want) {
-		m.t.Errorf("%s: %s is %#v, %v; want %#v", body.SrcRange, name, got, err, want)
-	}
-}
-
-func (m *module) one(body *hclsyntax.Body, kind string) *hclsyntax.Body {
-	m.t.Helper()
-	all := blocks(body, kind)
-	if len(all) != 1 {
-		m.t.Fatalf("%s: %d blocks %s, want 1", body.SrcRange, len(all), kind)
-	}
-	return all[0].Body
 }
 
 // table reads a resource as the code would spell it.
-func (m *module) table(block *hclsyntax.Block) dynamo.Table {
+func (m *module) table(b block) dynamo.Table {
 	m.t.Helper()
-	body := block.Body
-	table := dynamo.Table{
-		Name: m.text(body, "name"), PartitionKey: m.text(body, "hash_key"), SortKey: m.text(body, "range_key"),
-	}
-	for _, index := range blocks(body, "global_secondary_index") {
-		projects := m.text(index.Body, "projection_type")
+	table := dynamo.Table{Name: m.text(b, "name"), PartitionKey: m.text(b, "hash_key"), SortKey: m.text(b, "range_key")}
+	for _, index := range m.within(b, "global_secondary_index") {
+		projects := m.text(index, "projection_type")
 		if projects != "ALL" && projects != "KEYS_ONLY" {
 			m.t.Errorf("%s: projects %s, the code wants ALL or KEYS_ONLY", index.DefRange(), projects)
 		}
-		i := dynamo.Index{Name: m.text(index.Body, "name"), KeysOnly: projects == "KEYS_ONLY"}
-		for _, key := range blocks(index.Body, "key_schema") {
-			part := map[string]*string{"HASH": &i.PartitionKey, "RANGE": &i.SortKey}[m.text(key.Body, "key_type")]
+		i := dynamo.Index{Name: m.text(index, "name"), KeysOnly: projects == "KEYS_ONLY"}
+		for _, key := range m.within(index, "key_schema") {
+			part := map[string]*string{"HASH": &i.PartitionKey, "RANGE": &i.SortKey}[m.text(key, "key_type")]
 			if part == nil || *part != "" {
-				m.t.Fatalf("%s: key type %q, or a second one", key.DefRange(), m.text(key.Body, "key_type"))
+				m.t.Fatalf("%s: key type %q, or a second one", key.DefRange(), m.text(key, "key_type"))
 			}
-			*part = m.text(key.Body, "attribute_name")
+			*part = m.text(key, "attribute_name")
 		}
 		table.Indexes = append(table.Indexes, i)
 	}
-	for _, ttl := range blocks(body, "ttl") {
-		m.expect(ttl.Body, "enabled", cty.True)
-		table.TTL = m.text(ttl.Body, "attribute_name")
+	for _, ttl := range m.within(b, "ttl") {
+		m.expect(ttl, "enabled", cty.True)
+		table.TTL = m.text(ttl, "attribute_name")
 	}
-	for _, local := range blocks(body, "local_secondary_index") {
+	for _, local := range m.within(b, "local_secondary_index") {
 		m.t.Errorf("%s: the code creates no such index", local.DefRange())
 	}
-	m.attributes(block, table)
+	m.attributes(b, table)
 	return normal(table)
 }
 
 // attributes checks that exactly the keys' attributes are declared, all as
 // strings: the provider plans for ever where one more is.
-func (m *module) attributes(block *hclsyntax.Block, table dynamo.Table) {
+func (m *module) attributes(b block, table dynamo.Table) {
 	m.t.Helper()
 	want := map[string]string{table.PartitionKey: "S"}
 	for _, i := range append(table.Indexes, dynamo.Index{PartitionKey: table.PartitionKey, SortKey: table.SortKey}) {
@@ -363,54 +268,33 @@ func (m *module) attributes(block *hclsyntax.Block, table dynamo.Table) {
 			want[i.SortKey] = "S"
 		}
 	}
+	declared := m.within(b, "attribute")
 	got := map[string]string{}
-	for _, a := range blocks(block.Body, "attribute") {
-		got[m.text(a.Body, "name")] = m.text(a.Body, "type")
+	for _, a := range declared {
+		got[m.text(a, "name")] = m.text(a, "type")
 	}
-	if !maps.Equal(got, want) || len(got) != len(blocks(block.Body, "attribute")) {
-		m.t.Errorf("%s: attributes are %v, want %v", block.DefRange(), got, want)
+	if !maps.Equal(got, want) || len(got) != len(declared) {
+		m.t.Errorf("%s: attributes are %v, want %v", b.DefRange(), got, want)
 	}
 }
 
 // valid evaluates the variable's validations.
 func (m *module) valid(name string) bool {
 	m.t.Helper()
-	for _, block := range m.blocks("variable") {
-		if block.Labels[0] != name {
+	for _, variable := range m.blocks("variable") {
+		if variable.Labels[0] != name {
 			continue
 		}
-		for _, v := range blocks(block.Body, "validation") {
-			if m.text(v.Body, "error_message") == "" {
+		for _, v := range m.within(variable, "validation") {
+			if m.text(v, "error_message") == "" {
 				m.t.Errorf("%s: no message", v.DefRange())
 			}
-			if !m.value(v.Body, "condition").True() {
+			if !m.value(v, "condition").True() {
 				return false
 			}
 		}
 	}
 	return true
-}
-
-// outputKeys counts the entries of an output that is an object.
-func (m *module) outputKeys(name string) int {
-	m.t.Helper()
-	for _, block := range m.blocks("output") {
-		if block.Labels[0] == name {
-			items, diags := hcl.ExprMap(block.Body.Attributes["value"].Expr)
-			m.check(diags)
-			return len(items)
-		}
-	}
-	return 0
-}
-
-func blocks(body *hclsyntax.Body, kind string) (all []*hclsyntax.Block) {
-	for _, block := range body.Blocks {
-		if block.Type == kind {
-			all = append(all, block)
-		}
-	}
-	return all
 }
 
 // normal sorts the indexes, whose order says nothing.

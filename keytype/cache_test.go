@@ -3,6 +3,7 @@ package keytype_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
 )
@@ -62,5 +63,26 @@ func TestInForceWithRedis(t *testing.T) {
 	}
 	if m := (keytype.Mode{DynamoDB: true}); m.Available(keytype.AdvisoryLock) {
 		t.Error("an advisory lock that each node grants for itself")
+	}
+}
+
+func TestStaleGraceIsInForce(t *testing.T) {
+	for _, step := range []struct {
+		of    *keytype.Type
+		grace time.Duration
+		want  string // in the note
+		not   string
+	}{
+		{keytype.Session, 0, "within 12 s,", "degraded"},
+		{keytype.Session, 15 * time.Second, "within 27 s,", "12 s"},
+		{keytype.UserEpoch, 15 * time.Second, "verify goes on for 25 s, marked degraded after 10 s", "12 s"},
+		{keytype.TenantEpoch, 15 * time.Second, "a known value counts for verify for 25 s", "12 s"},
+		{keytype.TenantEpoch, 0, "shared by all nodes", "25 s"},
+		{keytype.SessionData, 15 * time.Second, "shared by all nodes", "25 s"},
+	} {
+		note := keytype.Mode{DynamoDB: true, Redis: true, StaleGrace: step.grace}.InForce(step.of).Note
+		if !strings.Contains(note, step.want) || strings.Contains(note, step.not) {
+			t.Errorf("%s with a grace of %s: %s", step.of.Name, step.grace, note)
+		}
 	}
 }

@@ -1,5 +1,10 @@
 package keytype
 
+import (
+	"fmt"
+	"time"
+)
+
 // InForce is what a type's promise amounts to on this node as it is set up now.
 type InForce struct {
 	Store      string
@@ -11,6 +16,8 @@ type InForce struct {
 type Mode struct {
 	DynamoDB bool // durable types live in DynamoDB, else in this node's file
 	Redis    bool // there is one
+	// StaleGrace is for how long beyond F sessions are answered from Redis while DynamoDB does not answer.
+	StaleGrace time.Duration
 }
 
 // Available reports whether the type can be used in this mode.
@@ -44,8 +51,24 @@ func (m Mode) InForce(t *Type) InForce {
 	case !m.Available(t):
 		return InForce{Store: "none", Durability: "none", Note: "not available with DynamoDB in this version"}
 	case t.Cache != "" && m.Redis:
-		return InForce{Store: "dynamodb, read through redis", Durability: string(t.Durability), Note: "shared by all nodes on these tables; a change shows in every verify within 12 s, at once where it says cache_propagated"}
+		return InForce{Store: "dynamodb, read through redis", Durability: string(t.Durability), Note: m.cached()}
+	case t == TenantEpoch:
+		return InForce{Store: "dynamodb", Durability: string(t.Durability), Note: "shared by all nodes on these tables" + m.inOutage("a known value counts for verify")}
 	default:
 		return InForce{Store: "dynamodb", Durability: string(t.Durability), Note: "shared by all nodes on these tables"}
 	}
+}
+
+// cached says what the cache of sessions promises.
+func (m Mode) cached() string {
+	note := fmt.Sprintf("shared by all nodes on these tables; a change shows in every verify within %g s, at once where it says cache_propagated", (12*time.Second + m.StaleGrace).Seconds())
+	return note + m.inOutage("verify goes on")
+}
+
+// inOutage says what a grace changes.
+func (m Mode) inOutage(what string) string {
+	if m.StaleGrace == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; while DynamoDB does not answer, %s for %g s, marked degraded after 10 s", what, (10*time.Second + m.StaleGrace).Seconds())
 }

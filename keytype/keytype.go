@@ -115,6 +115,16 @@ func ByName(name string) (*Type, bool) {
 	return registry[i], true
 }
 
+// ByTable finds the type that a DynamoDB table, under its full name, is there for. Others
+// may share the table.
+func ByTable(prefix, table string) (*Type, bool) {
+	i := slices.IndexFunc(registry, func(t *Type) bool { return t.Table != "" && t.TableName(prefix) == table })
+	if i < 0 {
+		return nil, false
+	}
+	return registry[i], true
+}
+
 // All returns the registered types in the order in which they are shown.
 func All() []*Type { return slices.Clone(registry) }
 

@@ -56,7 +56,7 @@ var (
 		OnStoreFailure: "per policy: fail_open, fail_closed, or local: a rate of its own on each node",
 		IfLost:         "a retry may charge twice",
 		TTL:            "10 minutes after the request",
-		Parts:          []string{"tenant", "policy", "operation", "buckets", "request_id"},
+		Parts:          []string{"tenant", "operation", "content", "request_id"},
 	}
 	// AdvisoryLock lives in memory only where one process is all there is.
 	AdvisoryLock = &Type{
@@ -74,6 +74,15 @@ var (
 		IfLost:         "the next node writes it; that two sets of tables share a prefix shows later",
 		TTL:            "24 h after its last renewal",
 		Parts:          []string{}, Cache: "store_marker",
+	}
+	// Deployment has one item: whose the tables, or the data folder, are.
+	Deployment = &Type{
+		Name: "deployment", Owner: "serve", Store: "dynamodb", Durability: Durable,
+		Consistency:    "linearizable; nodes renew it every 10 s",
+		OnStoreFailure: "a node does not become ready; after 45 s its sessions are no longer cached",
+		IfLost:         "the next node makes it, under whatever route key it has",
+		TTL:            "never removed",
+		Parts:          []string{"name"}, Table: "sessions", Partition: "N#", Sort: "N",
 	}
 	Lease = &Type{
 		Name: "lease", Owner: "lease", Store: "dynamodb", Durability: Durable,
@@ -168,4 +177,4 @@ var (
 	}
 )
 
-var registry = []*Type{Session, UserEpoch, TenantEpoch, SessionData, RateBucket, ConcurrencySlot, ChargeRequest, AdvisoryLock, Lease, Fence, FenceFloor, ProtectedRecord, Quota, QuotaReservation, QuotaDue, QuotaReceipt, Idempotency, APIKey, AuditEvent, StoreMarker}
+var registry = []*Type{Session, UserEpoch, TenantEpoch, SessionData, RateBucket, ConcurrencySlot, ChargeRequest, AdvisoryLock, Lease, Fence, FenceFloor, ProtectedRecord, Quota, QuotaReservation, QuotaDue, QuotaReceipt, Idempotency, APIKey, AuditEvent, StoreMarker, Deployment}

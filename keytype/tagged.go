@@ -6,23 +6,79 @@ import (
 	"strings"
 )
 
+const (
+	tagSize = 9  // bytes of a tag's hash, of which a wrong meeting costs a slot, no answer
+	keySize = 16 // bytes of a hidden key's
+)
+
 // Tagged is what a stored key is called in Redis: the prefix, a hash tag, and the
 // type's name before the key itself. Keys of one tag share a slot of a Cluster;
 // the tag may be any text and stands there as a hash.
 func (t *Type) Tagged(prefix, tag, key string) string {
 	sum := sha256.Sum256([]byte(tag))
-	return prefix + "{" + base64.RawURLEncoding.EncodeToString(sum[:9]) + "}" + t.Name + ":" + key
+	return t.tagged(prefix, sum[:], key)
+}
+
+func (t *Type) tagged(prefix string, tag []byte, key string) string {
+	return prefix + "{" + base64.RawURLEncoding.EncodeToString(tag[:tagSize]) + "}" + t.Name + ":" + key
+}
+
+// A Veil hides what keys in Redis are made of, users' ids among it: they and their
+// tags are HMAC-SHA-256 (RFC 2104), cut short. Whoever has not the secret cannot even
+// try out likely ids. All keys of a type have the same length, whatever they are made of.
+type Veil struct {
+	inner, outer [sha256.BlockSize]byte // the secret under either pad
+}
+
+// NewVeil makes one. The secret must be the same wherever the keys are used.
+func NewVeil(secret []byte) *Veil {
+	if len(secret) > sha256.BlockSize {
+		sum := sha256.Sum256(secret)
+		secret = sum[:]
+	}
+	v := &Veil{}
+	copy(v.inner[:], secret)
+	copy(v.outer[:], secret)
+	for i := range v.inner {
+		v.inner[i] ^= 0x36
+		v.outer[i] ^= 0x5c
+	}
+	return v
+}
+
+// Tagged is [Type.Tagged], but for the key, of which 22 characters are left.
+func (v *Veil) Tagged(t *Type, prefix, tag, key string) string {
+	hidden, of := v.sum("key", key), v.sum("tag", tag)
+	return t.tagged(prefix, of[:], base64.RawURLEncoding.EncodeToString(hidden[:keySize]))
+}
+
+// Hide is a hash of 22 characters, of a value that stands in Redis.
+func (v *Veil) Hide(text string) string {
+	hidden := v.sum("val", text)
+	return base64.RawURLEncoding.EncodeToString(hidden[:keySize])
+}
+
+// sum is the HMAC, which package crypto/hmac computes at several times the cost of so
+// short a text. It keeps what is hashed as different things apart.
+func (v *Veil) sum(what, text string) [sha256.Size]byte {
+	room := make([]byte, 0, 512) // on the stack; a longer text gets its own
+	inner := sha256.Sum256(append(append(append(room, v.inner[:]...), what...), text...))
+	return sha256.Sum256(append(append(room, v.outer[:]...), inner[:]...))
 }
 
 // SplitTagged undoes Tagged and Key: it returns the type and the parts of a key in
-// Redis, or false where it is not one that Tagged built with the prefix.
+// Redis, or false where it is not one that Tagged built with the prefix. Of a key that a
+// Veil hides there are no parts.
 func SplitTagged(prefix, stored string) (t *Type, parts []string, ok bool) {
 	rest, found := strings.CutPrefix(stored, prefix+"{")
 	tag, rest, closed := strings.Cut(rest, "}")
 	name, key, named := strings.Cut(rest, ":")
 	t, known := ByName(name)
-	if !found || !closed || !named || !known || len(tag) != base64.RawURLEncoding.EncodedLen(9) {
+	if !found || !closed || !named || !known || len(tag) != base64.RawURLEncoding.EncodedLen(tagSize) {
 		return nil, nil, false
+	}
+	if raw, err := base64.RawURLEncoding.Strict().DecodeString(key); err == nil && len(raw) == keySize {
+		return t, nil, true
 	}
 	parts, ok = t.Split(key)
 	return t, parts, ok

@@ -1,6 +1,10 @@
 package keytype_test
 
 import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +35,51 @@ func TestTagged(t *testing.T) {
 	} {
 		if _, _, ok := keytype.SplitTagged("one:", foreign); ok {
 			t.Errorf("%q is taken for ours", foreign)
+		}
+	}
+}
+
+// A key behind a veil tells its type and nothing else, keeps its slot's company, and is the
+// same wherever the secret is.
+func TestVeil(t *testing.T) {
+	const secret = "32 bytes, the same on all nodes."
+	veil, again, other := keytype.NewVeil([]byte(secret)), keytype.NewVeil([]byte(secret)), keytype.NewVeil([]byte("another"))
+	name := func(v *keytype.Veil, kind *keytype.Type, tag, user string) string {
+		return v.Tagged(kind, "one:", tag, kind.Key(append([]string{"acme", "p", "l"}, user)...))
+	}
+	slot := keytype.ConcurrencySlot
+	ann := name(veil, slot, "tag", "ann")
+	if ann != name(again, slot, "tag", "ann") || len(ann) != len("one:{123456789012}concurrency_slot:1234567890123456789012") {
+		t.Errorf("%q is of another form, or another elsewhere", ann)
+	}
+	kind, parts, ok := keytype.SplitTagged("one:", ann)
+	if !ok || kind != slot || parts != nil {
+		t.Errorf("got %v %q, %t", kind, parts, ok)
+	}
+	if bob := name(veil, slot, "tag", strings.Repeat("bob", 1000)); len(bob) != len(ann) || bob == ann || bob[:20] != ann[:20] {
+		t.Errorf("%q and %q", ann, bob)
+	}
+	if moved := name(veil, slot, "tug", "ann"); moved[:17] == ann[:17] || moved[17:] != ann[17:] {
+		t.Errorf("another tag: %q and %q", ann, moved)
+	}
+	if foreign := name(other, slot, "tag", "ann"); foreign[:17] == ann[:17] || foreign[17:] == ann[17:] {
+		t.Errorf("another secret: %q and %q", ann, foreign)
+	}
+	if plain := slot.Tagged("one:", "tag", "k"); plain[:17] == ann[:17] {
+		t.Errorf("the tag of %q is no secret", ann)
+	}
+	if _, _, ok := keytype.SplitTagged("one:", ann[:len(ann)-1]); ok {
+		t.Error("a key that is cut short is taken for ours")
+	}
+	if hidden := veil.Hide("ann"); len(hidden) != 22 || hidden != again.Hide("ann") || hidden == veil.Hide("bob") || hidden == other.Hide("ann") || strings.HasSuffix(veil.Tagged(slot, "", "", "ann"), hidden) {
+		t.Errorf("a hidden value is %q", hidden)
+	}
+	for _, size := range []int{1, 16, 32, 64, 65, 200} {
+		secret, text := bytes.Repeat([]byte("k"), size), strings.Repeat("x", 10*size)
+		mac := hmac.New(sha256.New, secret)
+		_, _ = mac.Write([]byte("val" + text))
+		if got, want := keytype.NewVeil(secret).Hide(text), base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:16]); got != want {
+			t.Errorf("a secret of %d bytes: %s, by crypto/hmac %s", size, got, want)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/fencing"
-	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/lease"
 )
 
@@ -16,7 +16,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	store := kv.NewMemory(kv.MemoryOptions{})
+	store := embedded.Memory()
 	leases := lease.New(lease.NewLocal(store), lease.Options{Now: func() time.Time { return now }})
 	fences := fencing.New(fencing.NewLocal(store))
 
@@ -51,7 +51,7 @@ func Example() {
 func ExampleManager_Acquire() {
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	leases := lease.New(lease.NewLocal(kv.NewMemory(kv.MemoryOptions{})), lease.Options{Now: func() time.Time { return now }})
+	leases := lease.New(lease.NewLocal(embedded.Memory()), lease.Options{Now: func() time.Time { return now }})
 	acquire := func() {
 		g, err := leases.Acquire(ctx, "acme", "reports", lease.AcquireRequest{Owner: "worker-1", RequestID: "run-7", TTL: 10 * time.Second})
 		fmt.Println(g.Token, g.ValidFor, err)

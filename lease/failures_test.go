@@ -123,6 +123,8 @@ func TestL8RepeatedRequestAfterItsGrantEnded(t *testing.T) {
 		_, err = d.acquire(d.leases, "a", "q1")
 		d.want("while another holds it", err, &lease.HeldError{})
 		d.want("release", d.release(b), nil)
+		_, err = d.leases.Acquire(d.Context(), "t", "r", lease.AcquireRequest{Owner: "a", RequestID: "q1", TTL: time.Second, NotAfter: d.now.Add(-time.Second)})
+		d.want("a request that said until when it is meant", err, lease.ErrRequestExpired)
 		// Only the latest request id is remembered: an older one that arrives this late
 		// gets a grant nobody waits for. It is fenced in like any other and runs out.
 		if orphan := d.mustAcquire(d.leases, "a", "q1"); orphan.Token != b.Token+1 {
@@ -304,6 +306,44 @@ func TestL36BordersOfIDs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// L1, L3: what is free, however long, keeps its counter: no sweep takes it away.
+func TestL1L3NoSweepTakesACounter(t *testing.T) {
+	for name, store := range map[string]interface {
+		kv.Store
+		kv.Sweeper
+	}{
+		"memory": kv.NewMemory(kv.MemoryOptions{}),
+		"file":   openFile(t, filepath.Join(t.TempDir(), "coordsvc.db")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+			m := lease.New(lease.NewLocal(store), lease.Options{Now: func() time.Time { return now }})
+			fences := fencing.New(fencing.NewLocal(store))
+			for want := fencing.Token(1); want <= 3; want++ {
+				g, err := m.Acquire(t.Context(), "t", "r", lease.AcquireRequest{Owner: "a", TTL: time.Second})
+				if err != nil || g.Token != want {
+					t.Fatalf("token %d, %v, want %d", g.Token, err, want)
+				}
+				if _, err := fences.Admit(t.Context(), "t", "r", fencing.Position{Token: want}); err != nil {
+					t.Fatal(err)
+				}
+				if want == 2 {
+					if err := m.Release(t.Context(), "t", "r", holder(g)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				now = now.AddDate(10, 0, 0)
+				if n, err := store.Sweep(t.Context(), now, 1000); n != 0 || err != nil {
+					t.Errorf("a sweep ten years later removed %d items, %v", n, err)
+				}
+			}
+			if mark, err := fences.Mark(t.Context(), "t", "r"); err != nil || mark.Token != 3 {
+				t.Errorf("mark %+v, %v", mark, err)
+			}
+		})
+	}
 }
 
 func TestL39TenantsHaveTheirOwn(t *testing.T) {

@@ -30,13 +30,14 @@ type Kept struct {
 	ended  chan struct{}
 	last   struct {
 		sync.Mutex
-		err error // of the latest renewal, nil after one that succeeded
+		err   error     // of the latest renewal, nil after one that succeeded
+		until time.Time // the lease ends then, unless it is renewed again
 	}
 }
 
 // Keep takes the resource as Acquire does and holds it until Release. It renews when a
-// third of the lease's time has passed, and goes on trying whatever fails, until its
-// own deadline or a refusal.
+// third of the lease's time has passed, and goes on trying whatever fails or does not
+// answer, until its own deadline or a refusal.
 //
 // The work that needs the resource runs under Context. That ends once: when the lease
 // is lost, when ctx ends, or by Release. Its deadline is counted on the monotonic
@@ -53,10 +54,11 @@ func Keep(ctx context.Context, l leaser, tenant, resource string, req AcquireReq
 	k := &Kept{leaser: l, place: place{tenant, resource}, grant: g, ttl: req.TTL, ended: make(chan struct{})}
 	if time.Since(sent) > g.ValidFor/3 { // it waited: what is left of the time cannot be known
 		sent = time.Now()
-		if g, err = k.renew(ctx); err != nil {
-			return nil, errors.Join(err, l.Release(context.WithoutCancel(ctx), tenant, resource, k.holder()))
+		if g, err = k.renew(ctx, g.ValidFor); err != nil {
+			return nil, errors.Join(err, k.giveBack(ctx))
 		}
 	}
+	k.last.until = sent.Add(g.ValidFor)
 	k.work, k.end = context.WithCancelCause(ctx)
 	k.expiry = time.AfterFunc(time.Until(sent.Add(usable(g.ValidFor))), k.expire)
 	go k.keep(sent, g.ValidFor)
@@ -73,13 +75,16 @@ func (k *Kept) Token() fencing.Token { return k.grant.Token }
 // LeaseID is the grant's, as protected writes ask for it.
 func (k *Kept) LeaseID() string { return k.grant.ID }
 
-// Release ends the work's context, and the lease. It may be called again, and where
-// the lease was lost before it is no error.
+// Release ends the work's context, and the lease. It may be called again, and that
+// another grant is the latest by now is no error.
 func (k *Kept) Release(ctx context.Context) error {
 	k.end(nil)
-	<-k.ended
 	k.expiry.Stop()
-	if k.wasLost() {
+	select {
+	case <-k.ended:
+	case <-ctx.Done(): // a renewal does not end: one that comes late is refused
+	}
+	if errors.Is(k.lost(), ErrLost) {
 		return nil
 	}
 	err := k.leaser.Release(ctx, k.place.tenant, k.place.resource, k.holder())
@@ -87,6 +92,21 @@ func (k *Kept) Release(ctx context.Context) error {
 		return err
 	}
 	return nil // or somebody else has it since
+}
+
+// giveBack releases also where ctx has ended. It waits for as long as the lease lasts:
+// then it is free without. The bounds are for a lease that ends too soon to be asked,
+// and for one that lasts for hours.
+func (k *Kept) giveBack(ctx context.Context) error {
+	k.last.Lock()
+	rest := time.Until(k.last.until)
+	k.last.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(max(rest, patience(k.ttl)), time.Minute))
+	defer cancel()
+	if k.work != nil {
+		return k.Release(ctx)
+	}
+	return k.leaser.Release(ctx, k.place.tenant, k.place.resource, k.holder())
 }
 
 // lost is why the lease was lost, nil where it was not.
@@ -128,7 +148,7 @@ func (k *Kept) keep(sent time.Time, valid time.Duration) {
 		case <-next.C:
 		}
 		sent := time.Now()
-		g, err := k.renew(k.work) // which ends at the deadline
+		g, err := k.renew(k.work, valid) // which ends at the deadline
 		k.last.Lock()
 		k.last.err = err
 		k.last.Unlock()
@@ -140,6 +160,9 @@ func (k *Kept) keep(sent time.Time, valid time.Duration) {
 			next.Reset(retryPause(valid))
 		default:
 			valid = g.ValidFor
+			k.last.Lock()
+			k.last.until = sent.Add(valid)
+			k.last.Unlock()
 			if !k.expiry.Reset(time.Until(sent.Add(usable(valid)))) {
 				k.expiry.Stop() // it was too late: the work has been told
 				return
@@ -149,8 +172,17 @@ func (k *Kept) keep(sent time.Time, valid time.Duration) {
 	}
 }
 
-func (k *Kept) renew(ctx context.Context) (Grant, error) {
+// renew is one try.
+func (k *Kept) renew(ctx context.Context, valid time.Duration) (Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience(valid))
+	defer cancel()
 	return k.leaser.Renew(ctx, k.place.tenant, k.place.resource, k.holder(), k.ttl)
+}
+
+// patience is how long one try may take. It leaves room for two that never answer and
+// a third one before the deadline; a lease of less than a second has fewer.
+func patience(valid time.Duration) time.Duration {
+	return min(max(valid/6, 200*time.Millisecond), 10*time.Second)
 }
 
 // retryPause leaves room for a dozen tries before the deadline.

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/fencing"
-	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/lease"
 )
 
 // Work that is longer than its lease has it renewed, and sends the token with each write.
 func ExampleKeep() {
-	store := kv.NewMemory(kv.MemoryOptions{})
+	store := embedded.Memory()
 	leases, fences := lease.New(lease.NewLocal(store), lease.Options{}), fencing.New(fencing.NewLocal(store))
 	kept, err := lease.Keep(context.Background(), leases, "acme", "reports", lease.AcquireRequest{Owner: "worker-1", TTL: time.Minute})
 	if err != nil {
@@ -41,7 +41,7 @@ func ExampleKeep() {
 // A job that every node starts runs on one of them.
 func ExampleRunOne() {
 	ctx := context.Background()
-	leases := lease.New(lease.NewLocal(kv.NewMemory(kv.MemoryOptions{})), lease.Options{})
+	leases := lease.New(lease.NewLocal(embedded.Memory()), lease.Options{})
 	job := func(node string, work lease.Work) {
 		err := lease.RunOne(ctx, leases, "acme", "nightly-report", lease.AcquireRequest{Owner: node, TTL: time.Minute}, work)
 		if _, held := errors.AsType[*lease.HeldError](err); held {
@@ -62,7 +62,7 @@ func ExampleRunOne() {
 
 // One of several candidates leads; when it stops, the next one does.
 func ExampleLead() {
-	leases := lease.New(lease.NewLocal(kv.NewMemory(kv.MemoryOptions{})), lease.Options{})
+	leases := lease.New(lease.NewLocal(embedded.Memory()), lease.Options{})
 	candidate := lease.AcquireRequest{Owner: "node-1", TTL: time.Minute}
 	for range 2 {
 		err := lease.Lead(context.Background(), leases, "acme", "scheduler", candidate, func(ctx context.Context, token fencing.Token) error {

@@ -18,8 +18,23 @@ import (
 // A faulty store fails renewals while told to: at once, or by never answering.
 type faulty struct {
 	Store
-	fail, hang, lose atomic.Bool
-	renewals         atomic.Int64
+	fail, hang, lose, hangOnce, hangRelease, skewOnce atomic.Bool
+	renewals                                          atomic.Int64
+}
+
+func (s *faulty) Acquire(ctx context.Context, tenant, resource string, req Acquire) (Outcome, error) {
+	if s.skewOnce.CompareAndSwap(true, false) {
+		return Outcome{Verdict: Skewed}, nil
+	}
+	return s.Store.Acquire(ctx, tenant, resource, req)
+}
+
+func (s *faulty) Release(ctx context.Context, tenant, resource string, holder Holder) (Outcome, error) {
+	if s.hangRelease.Load() {
+		<-ctx.Done()
+		return Outcome{}, ctx.Err()
+	}
+	return s.Store.Release(ctx, tenant, resource, holder)
 }
 
 func (s *faulty) Renew(ctx context.Context, tenant, resource string, req Renew) (Outcome, error) {
@@ -27,7 +42,7 @@ func (s *faulty) Renew(ctx context.Context, tenant, resource string, req Renew) 
 	switch {
 	case s.fail.Load():
 		return Outcome{}, keytype.ErrUnavailable
-	case s.hang.Load():
+	case s.hang.Load() || s.hangOnce.CompareAndSwap(true, false):
 		<-ctx.Done()
 		return Outcome{}, ctx.Err()
 	}
@@ -125,6 +140,127 @@ func TestL43KeepGoesOnThroughErrors(t *testing.T) {
 			})
 		})
 	}
+}
+
+// L43: a renewal that is never answered does not use up the time for others.
+func TestL43KeepOutlivesARenewalThatHangs(t *testing.T) {
+	inBubble(t, func(k *keeper) {
+		kept := k.keep()
+		for range 10 {
+			k.store.hangOnce.Store(true)
+			time.Sleep(20 * time.Second)
+		}
+		if err := context.Cause(kept.Context()); err != nil || k.store.hangOnce.Load() {
+			k.Errorf("the lease was given up: %v", err)
+		}
+		_ = kept.Release(k.Context())
+	})
+}
+
+// L43: so also with the renewal that follows a wait, whose grant is given back.
+func TestL43KeepAfterAWaitGivesUpARenewalThatHangs(t *testing.T) {
+	inBubble(t, func(k *keeper) {
+		if _, err := k.m.Acquire(k.Context(), "t", "r", AcquireRequest{Owner: "z", TTL: 20 * time.Second}); err != nil {
+			k.Fatal(err)
+		}
+		k.store.hang.Store(true)
+		k.store.hangRelease.Store(true)
+		kept, err := Keep(k.Context(), k.m, "t", "r", AcquireRequest{Owner: "a", TTL: 10 * time.Second, Wait: MaxWait})
+		if !errors.Is(err, context.DeadlineExceeded) || kept != nil || k.elapsed() > 31*time.Second {
+			k.Errorf("at %v: %v", k.elapsed(), err)
+		}
+	})
+}
+
+// A release that is never answered is given up when the lease is over.
+func TestRunOneGivesUpAReleaseThatHangs(t *testing.T) {
+	for name, ttl := range map[string]time.Duration{"a lease of seconds": 10 * time.Second, "a lease of a day": MaxTTL} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(k *keeper) {
+				k.store.hangRelease.Store(true)
+				err := RunOne(k.Context(), k.m, "t", "r", AcquireRequest{Owner: "a", TTL: ttl}, func(context.Context, fencing.Token) error { return nil })
+				if !errors.Is(err, context.DeadlineExceeded) || k.elapsed() > min(ttl, time.Minute) {
+					k.Errorf("at %v: %v", k.elapsed(), err)
+				}
+			})
+		})
+	}
+}
+
+// A deaf client answers no renewal at all, whatever its context says.
+type deaf struct {
+	leaser
+	hear <-chan struct{}
+}
+
+func (d deaf) Renew(context.Context, string, string, Holder, time.Duration) (Grant, error) {
+	<-d.hear
+	return Grant{}, ErrLost
+}
+
+func TestReleaseDoesNotWaitForARenewalBeyondItsContext(t *testing.T) {
+	inBubble(t, func(k *keeper) {
+		hear := make(chan struct{})
+		kept, err := Keep(k.Context(), deaf{k.m, hear}, "t", "r", AcquireRequest{Owner: "a", TTL: 10 * time.Second})
+		if err != nil {
+			k.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		ctx, stop := context.WithTimeout(k.Context(), time.Second)
+		defer stop()
+		if err := kept.Release(ctx); k.elapsed() > 6*time.Second {
+			k.Errorf("at %v: %v", k.elapsed(), err)
+		}
+		close(hear)
+	})
+}
+
+// The own deadline comes before the lease ends: then there is still something to release.
+func TestReleaseAfterTheOwnDeadline(t *testing.T) {
+	for name, end := range map[string]func(*keeper) error{
+		"Release": func(k *keeper) error {
+			kept := k.keep()
+			_, _ = k.ends(kept)
+			return kept.Release(k.Context())
+		},
+		"RunOne": func(k *keeper) error {
+			err := RunOne(k.Context(), k.m, "t", "r", AcquireRequest{Owner: "a", TTL: 10 * time.Second}, func(ctx context.Context, _ fencing.Token) error {
+				<-ctx.Done()
+				return nil
+			})
+			if !errors.Is(err, ErrExpired) {
+				return fmt.Errorf("it was not told: %w", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(k *keeper) {
+				k.store.fail.Store(true)
+				if err := end(k); err != nil {
+					k.Error(err)
+				}
+				if l, err := k.m.Get(k.Context(), "t", "r"); err != nil || l.Held || k.elapsed() >= 10*time.Second {
+					k.Errorf("at %v it is still held: %+v, %v", k.elapsed(), l, err)
+				}
+			})
+		})
+	}
+}
+
+// So also where the work stopped so late that the lease has ended meanwhile: until the
+// guard is over nobody else could have it.
+func TestRunOneReleasesWhatHasExpired(t *testing.T) {
+	inBubble(t, func(k *keeper) {
+		k.store.fail.Store(true)
+		err := RunOne(k.Context(), k.m, "t", "r", AcquireRequest{Owner: "a", TTL: 10 * time.Second}, func(context.Context, fencing.Token) error {
+			time.Sleep(11 * time.Second)
+			return nil
+		})
+		if s, stored := k.store.Get(k.Context(), "t", "r"); !errors.Is(err, ErrExpired) || errors.Is(err, context.DeadlineExceeded) || !s.Released || stored != nil {
+			k.Errorf("%v; %+v, %v", err, s, stored)
+		}
+	})
 }
 
 // L22, L43: the work is told in time where no renewal succeeds.
@@ -290,6 +426,18 @@ func TestLeadDoesNotPressANodeThatEnds(t *testing.T) {
 		}
 		if n := h.store.acquires.Load(); n < 20 || n > 21 {
 			h.Errorf("asked %d times in 20 s", n)
+		}
+	})
+}
+
+// A clock that is off at one moment ends no candidate.
+func TestLeadOutlivesClockSkew(t *testing.T) {
+	inBubble(t, func(k *keeper) {
+		k.store.skewOnce.Store(true)
+		led := errors.New("it led")
+		err := Lead(k.Context(), k.m, "t", "r", AcquireRequest{Owner: "a", TTL: 10 * time.Second}, func(context.Context, fencing.Token) error { return led })
+		if !errors.Is(err, led) || k.store.skewOnce.Load() {
+			k.Errorf("ended with %v", err)
 		}
 	})
 }

@@ -21,7 +21,8 @@ type Work func(ctx context.Context, token fencing.Token) error
 // RunOne takes the resource, runs the work while it keeps it, and releases it. A
 // refusal or fault of Acquire means that the work did not run. Where the lease was
 // lost while it ran, ErrLost or ErrExpired is in the chain beside the work's own error,
-// and somebody else may have begun.
+// and somebody else may have begun. A release that does not answer is given up when the
+// lease is over, or after a minute, and its error is in the chain.
 func RunOne(ctx context.Context, l leaser, tenant, resource string, req AcquireRequest, work Work) error {
 	k, err := Keep(ctx, l, tenant, resource, req)
 	if err != nil {
@@ -34,7 +35,7 @@ func RunOne(ctx context.Context, l leaser, tenant, resource string, req AcquireR
 func (k *Kept) run(ctx context.Context, work Work) (err error) {
 	defer func() {
 		lost := k.lost()
-		err = errors.Join(err, lost, k.Release(context.WithoutCancel(ctx)))
+		err = errors.Join(err, lost, k.giveBack(ctx))
 	}()
 	return work(k.work, k.grant.Token) //nolint:contextcheck // Keep made it from ctx
 }
@@ -76,10 +77,10 @@ func Lead(ctx context.Context, l leaser, tenant, resource string, req AcquireReq
 	}
 }
 
-// transient: a store that fails now may not fail later.
+// transient: a store that fails now may not fail later, nor a clock be off.
 func transient(err error) bool {
 	return errors.Is(err, keytype.ErrUnavailable) || errors.Is(err, keytype.ErrOutcomeUnknown) ||
-		errors.Is(err, ErrLost) || errors.Is(err, ErrExpired) || errors.Is(err, context.DeadlineExceeded)
+		errors.Is(err, ErrLost) || errors.Is(err, ErrExpired) || errors.Is(err, ErrClockSkew) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // pause reports false where ctx ended first.

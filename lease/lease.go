@@ -3,6 +3,9 @@
 // A lease is exclusive in time only as far as clocks can be trusted. What holds
 // under any clock is its fencing token: every grant has a larger one than all
 // before it, across release, expiry and restart.
+//
+// Leases are durable, linearizable per resource, and never deleted. While the store
+// fails nobody is granted anything: it fails closed.
 package lease
 
 import (
@@ -45,7 +48,7 @@ type Lease struct {
 type Grant struct {
 	Lease
 	ID       string        // proves the holder: keep it secret
-	ValidFor time.Duration // count it from when the request was sent
+	ValidFor time.Duration // count it from when the request was sent; never more than the request's TTL, also where the lease expires later
 }
 
 // An AcquireRequest asks for a resource. Durations count in whole milliseconds, fractions are dropped.
@@ -57,6 +60,9 @@ type AcquireRequest struct {
 	NotAfter  time.Time     // once past, no new grant comes of this request; zero = never past
 	Wait      time.Duration // how long to wait for a resource that is held: 0 to MaxWait
 	Data      string        // optional: JSON, at most MaxData when compact, that everybody who reads the lease sees
+	// StillMay is asked before each try of a caller who waits, and after a grant: an error
+	// ends the wait, and is what it ends with, and the grant. It is for a caller whose rights may end meanwhile; nil = they do not.
+	StillMay func(context.Context) error
 }
 
 // A Holder proves which grant is meant.
@@ -71,6 +77,7 @@ var (
 	ErrLost           = errors.New("lease: another grant, or none, is the latest")
 	ErrExpired        = errors.New("lease: expired")
 	ErrRequestExpired = errors.New("lease: the grant of this request id has ended")
+	ErrMismatch       = errors.New("lease: the request id was granted other resources together")
 	ErrClockSkew      = errors.New("lease: this node's clock is too far off to tell whether the lease has expired")
 )
 
@@ -101,7 +108,8 @@ type Store interface {
 
 	// Together decides over all the resources, 1 to MaxSet different ones, against their
 	// states at one moment, and stores all that comes of it if every verdict is Done, else
-	// nothing. It may ask decide again where a state has moved meanwhile.
+	// nothing. It asks decide in the order of the list, and may ask again, from the first,
+	// where a state has moved meanwhile.
 	Together(ctx context.Context, tenant string, resources []string, decide Decision) ([]Outcome, error)
 
 	// List returns leases of the tenant, among them every one of the owner that was not
@@ -123,6 +131,15 @@ type Options struct {
 	// it takes over no lease then. Never where nil.
 	Skewed func() bool
 	Done   <-chan struct{} // once closed, nobody waits any more; nil = never
+	// Cursors seals the cursors of lists, so that nobody makes one up; nil shows them
+	// as they are, which are resources.
+	Cursors Sealer
+}
+
+// A Sealer makes texts that only it reads, and only for the same purpose and tenant.
+type Sealer interface {
+	Seal(purpose, tenant string, plaintext []byte) string
+	Open(purpose, tenant, sealed string) ([]byte, error)
 }
 
 // A Manager checks requests, reads the clock and asks its store. Besides the
@@ -134,12 +151,13 @@ type Manager struct {
 	now    func() time.Time
 	skewed func() bool
 	done   <-chan struct{}
+	sealer Sealer // nil = none
 	lines  lines
 }
 
 // New makes a manager over the store.
 func New(store Store, opts Options) *Manager {
-	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now, skewed: opts.Skewed, done: opts.Done, lines: lines{at: map[place]*line{}}}
+	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now, skewed: opts.Skewed, done: opts.Done, sealer: opts.Cursors, lines: lines{at: map[place]*line{}}}
 	if m.now == nil {
 		m.now = time.Now
 	}
@@ -170,7 +188,7 @@ func (m *Manager) Acquire(ctx context.Context, tenant, resource string, req Acqu
 			Now: now, TTL: wholeMillis(req.TTL), MaxHold: wholeMillis(req.maxHold()), Guard: m.guard,
 			NotAfter: req.NotAfter, Data: data, NoSteal: m.skewed(),
 		})
-		return m.grant(resource, out, err, now)
+		return m.grant(resource, out, err, now, req.TTL)
 	}
 	if req.Wait == 0 {
 		return try(ctx)
@@ -186,7 +204,7 @@ func (m *Manager) Renew(ctx context.Context, tenant, resource string, holder Hol
 	}
 	now := m.clock()
 	out, err := m.store.Renew(ctx, tenant, resource, Renew{Holder: holder, Now: now, TTL: wholeMillis(ttl)})
-	return m.grant(resource, out, err, now)
+	return m.grant(resource, out, err, now, ttl)
 }
 
 // Release ends the grant, also an expired one; again is no error. It refuses with ErrLost.
@@ -213,8 +231,9 @@ func (m *Manager) released(tenant, resource string, out Outcome) error {
 // ForceRelease ends the grant with the token, whoever holds it, and returns a larger
 // token that nobody holds: what its holder still writes is refused, by the fence in
 // mode lease at once, elsewhere once the larger token was admitted. The same request
-// id, which is optional, gets the same answer again. It refuses with ErrLost where
-// the token is not the latest, and with fencing.ErrExhausted.
+// id, which is optional, gets the same answer again until the resource is granted anew.
+// It refuses with ErrLost where the token is not the latest, so also after that, and
+// with fencing.ErrExhausted.
 func (m *Manager) ForceRelease(ctx context.Context, tenant, resource string, token fencing.Token, requestID string) (fencing.Token, error) {
 	if err := checkForce(tenant, resource, token, requestID); err != nil {
 		return 0, err
@@ -262,7 +281,9 @@ func (m *Manager) clock() time.Time { return time.UnixMilli(m.now().UnixMilli())
 
 func wholeMillis(d time.Duration) time.Duration { return d.Truncate(time.Millisecond) }
 
-func (m *Manager) grant(resource string, out Outcome, err error, now time.Time) (Grant, error) {
+// grant promises no more than was asked for: where the expiry is another node's, and this
+// one's clock is behind, what is left of it looks like more.
+func (m *Manager) grant(resource string, out Outcome, err error, now time.Time, ttl time.Duration) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
@@ -270,7 +291,7 @@ func (m *Manager) grant(resource string, out Outcome, err error, now time.Time) 
 		return Grant{}, err
 	}
 	s := out.State
-	return Grant{Lease: s.lease(resource, now), ID: s.ID, ValidFor: s.ExpiresAt.Sub(now)}, nil
+	return Grant{Lease: s.lease(resource, now), ID: s.ID, ValidFor: min(s.ExpiresAt.Sub(now), wholeMillis(ttl))}, nil
 }
 
 func (m *Manager) refusal(out Outcome, now time.Time) error {
@@ -290,6 +311,8 @@ func (m *Manager) refusal(out Outcome, now time.Time) error {
 		return ErrClockSkew
 	case Exhausted:
 		return fencing.ErrExhausted
+	case Mismatch:
+		return ErrMismatch
 	}
 	panic("lease: a store returned no verdict")
 }

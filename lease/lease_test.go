@@ -9,6 +9,8 @@ import (
 
 	"github.com/coordsvc/coordsvc/fencing"
 	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/internal/seal"
+	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 )
 
@@ -44,6 +46,65 @@ func TestInstantsAreWholeMilliseconds(t *testing.T) {
 		}
 		if l := d.stored(); l != g.Lease {
 			d.Errorf("stored %+v, answered %+v", l, g.Lease)
+		}
+	})
+}
+
+// A node whose clock is behind sees more left of another's grant than there is.
+func TestNoMoreIsPromisedThanWasAskedFor(t *testing.T) {
+	onEachStore(t, 0, func(d *desk) {
+		d.skew = -31 * time.Second
+		req := lease.AcquireRequest{Owner: "a", RequestID: "q", TTL: time.Second + time.Microsecond}
+		set := []string{"s1", "s2"}
+		first, err := d.leases.Acquire(d.Context(), "t", "r", req)
+		if err != nil {
+			d.Fatal(err)
+		}
+		all, err := d.leases.AcquireSet(d.Context(), "t", set, req)
+		if err != nil {
+			d.Fatal(err)
+		}
+		for name, ask := range map[string]func() ([]lease.Grant, error){
+			"acquire": func() ([]lease.Grant, error) {
+				g, err := d.ahead.Acquire(d.Context(), "t", "r", req)
+				return []lease.Grant{g}, err
+			},
+			"renew": func() ([]lease.Grant, error) {
+				g, err := d.ahead.Renew(d.Context(), "t", "r", holder(first), req.TTL)
+				return []lease.Grant{g}, err
+			},
+			"acquire a set": func() ([]lease.Grant, error) { return d.ahead.AcquireSet(d.Context(), "t", set, req) },
+			"renew a set": func() ([]lease.Grant, error) {
+				return d.ahead.RenewSet(d.Context(), "t", []lease.HeldLease{{Resource: "s1", Holder: holder(all[0])}, {Resource: "s2", Holder: holder(all[1])}}, req.TTL)
+			},
+		} {
+			grants, err := ask()
+			if err != nil {
+				d.Errorf("%s: %v", name, err)
+			}
+			for _, g := range grants {
+				if g.ValidFor != time.Second || !g.ExpiresAt.Equal(first.ExpiresAt) {
+					d.Errorf("%s: %v of 1 s, until %v", name, g.ValidFor, g.ExpiresAt)
+				}
+			}
+		}
+	})
+}
+
+// What a forced release answered is remembered until the next grant.
+func TestForcedReleaseIsRepeatedUntilTheNextGrant(t *testing.T) {
+	onEachStore(t, 0, func(d *desk) {
+		g := d.mustAcquire(d.leases, "a", "")
+		for range 2 {
+			if token, err := d.leases.ForceRelease(d.Context(), "t", "r", g.Token, "f"); err != nil || token != g.Token+1 {
+				d.Errorf("got %d, %v", token, err)
+			}
+		}
+		next := d.mustAcquire(d.leases, "b", "")
+		_, err := d.leases.ForceRelease(d.Context(), "t", "r", g.Token, "f")
+		d.want("after the next grant", err, lease.ErrLost)
+		if l := d.stored(); !l.Held || l.Token != next.Token {
+			d.Errorf("the next grant is %+v", l)
 		}
 	})
 }
@@ -142,6 +203,46 @@ func TestFaultsAreNoRefusals(t *testing.T) {
 	} {
 		if !errors.Is(err, kv.ErrClosed) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s on a closed store: %v", what, err)
+		}
+	}
+}
+
+// A cursor is of one tenant's list of one owner, and nobody makes one up.
+func TestSealedCursors(t *testing.T) {
+	sealer, err := seal.New([][]byte{make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := lease.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	m := lease.New(store, lease.Options{Cursors: sealer})
+	for _, who := range []struct{ tenant, owner string }{{"t", "a"}, {"t", "b"}, {"u", "a"}} {
+		for _, resource := range []string{"r1", "r2", "r3"} {
+			if _, err := m.Acquire(t.Context(), who.tenant, who.owner+resource, lease.AcquireRequest{Owner: who.owner, TTL: time.Minute}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first, err := m.List(t.Context(), "t", "a", "", 2)
+	if err != nil || len(first.Leases) != 2 || strings.Contains(first.Next, "r2") {
+		t.Fatalf("the first page: %+v, %v", first, err)
+	}
+	second, err := m.List(t.Context(), "t", "a", first.Next, 2)
+	if err != nil || len(second.Leases) != 1 || second.Leases[0].Resource != "ar3" {
+		t.Errorf("the second page: %+v, %v", second, err)
+	}
+	plain, err := lease.New(store, lease.Options{}).List(t.Context(), "t", "a", "", 2)
+	if err != nil || plain.Next != "ar2" {
+		t.Errorf("without a sealer: %+v, %v", plain, err)
+	}
+	for _, bad := range []struct{ why, tenant, owner, cursor string }{
+		{"made up", "t", "a", "ar2"},
+		{"another tenant's", "u", "a", first.Next},
+		{"another owner's", "t", "b", first.Next},
+		{"cut", "t", "a", first.Next[:len(first.Next)-1]},
+	} {
+		_, err := m.List(t.Context(), bad.tenant, bad.owner, bad.cursor, 2)
+		if e, ok := errors.AsType[*keytype.ValueError](err); !ok || e.Field != "cursor" {
+			t.Errorf("%s: %v", bad.why, err)
 		}
 	}
 }

@@ -45,16 +45,15 @@ func (m *Manager) List(ctx context.Context, tenant, owner, cursor string, limit 
 	if err := keytype.CheckRange("limit", int64(limit), 1, MaxPage); err != nil {
 		return Page{}, err
 	}
-	if cursor != "" {
-		if err := keytype.CheckID("cursor", cursor); err != nil {
-			return Page{}, err
-		}
-	}
-	owned, next, err := m.store.List(ctx, tenant, ListOp{Owner: owner, After: cursor, Limit: limit})
+	after, err := m.openCursor(tenant, owner, cursor)
 	if err != nil {
 		return Page{}, err
 	}
-	page := Page{Next: next}
+	owned, next, err := m.store.List(ctx, tenant, ListOp{Owner: owner, After: after, Limit: limit})
+	if err != nil {
+		return Page{}, err
+	}
+	page := Page{Next: m.sealCursor(tenant, owner, next)}
 	now := m.clock()
 	for _, o := range owned {
 		if o.State.Owner == owner && o.State.live(now) {
@@ -62,4 +61,29 @@ func (m *Manager) List(ctx context.Context, tenant, owner, cursor string, limit 
 		}
 	}
 	return page, nil
+}
+
+// listPurpose keeps other lists' cursors, and those of other owners, apart from these.
+func listPurpose(owner string) string { return "leases of the owner " + owner }
+
+// A cursor is the last resource that was looked at.
+func (m *Manager) sealCursor(tenant, owner, resource string) string {
+	if resource == "" || m.sealer == nil {
+		return resource
+	}
+	return m.sealer.Seal(listPurpose(owner), tenant, []byte(resource))
+}
+
+func (m *Manager) openCursor(tenant, owner, cursor string) (resource string, err error) {
+	if cursor == "" {
+		return "", nil
+	}
+	if m.sealer == nil {
+		return cursor, keytype.CheckID("cursor", cursor)
+	}
+	raw, err := m.sealer.Open(listPurpose(owner), tenant, cursor)
+	if err != nil {
+		return "", &keytype.ValueError{Field: "cursor", Reason: "is not one that this list answered with"}
+	}
+	return string(raw), nil
 }

@@ -3,8 +3,11 @@ package lease
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coordsvc/coordsvc/fencing"
@@ -26,7 +29,9 @@ type HeldLease struct {
 
 // AcquireSet grants all the resources, 1 to MaxSet different ones, or none. It refuses
 // as Acquire does, with the *HeldError of the resource that is free last; the same
-// owner and request id get the same grants again. The request's Wait must be 0.
+// owner and request id get the same grants again. Where they were granted one of the
+// resources before in another set, or by itself, that is ErrMismatch. The request's Wait
+// must be 0.
 func (m *Manager) AcquireSet(ctx context.Context, tenant string, resources []string, req AcquireRequest) ([]Grant, error) {
 	if req.Wait != 0 {
 		return nil, &keytype.ValueError{Field: "wait_ms", Reason: "is not offered for a set"}
@@ -42,14 +47,32 @@ func (m *Manager) AcquireSet(ctx context.Context, tenant string, resources []str
 	for i := range ids {
 		ids[i] = "lse_" + rand.Text()
 	}
+	set := setOf(resources)
+	repeated := false // what the first resource is, all have to be
 	outs, err := m.store.Together(ctx, tenant, resources, func(i int, fence fencing.State, s State) (State, Outcome) {
-		return s.Acquire(fence, Acquire{
+		member := Acquire{
 			Owner: req.Owner, RequestID: req.RequestID, ID: ids[i],
 			Now: now, TTL: wholeMillis(req.TTL), MaxHold: wholeMillis(req.maxHold()), Guard: m.guard,
-			NotAfter: req.NotAfter, Data: data, NoSteal: noSteal,
-		})
+			NotAfter: req.NotAfter, Data: data, NoSteal: noSteal, Set: set,
+		}
+		next, out := s.Acquire(fence, member)
+		if i == 0 {
+			repeated = s.repeats(member)
+		} else if s.repeats(member) != repeated && out.Verdict != Mismatch { // a part of the set has ended
+			return s, Outcome{RequestExpired, s}
+		}
+		return next, out
 	})
-	return m.grants(resources, outs, err, now)
+	return m.grants(resources, outs, err, now, req.TTL)
+}
+
+// setOf stands for the resources in whatever order.
+func setOf(resources []string) string {
+	h := sha256.New()
+	for _, r := range slices.Sorted(slices.Values(resources)) {
+		fmt.Fprintf(h, "%d:%s", len(r), r)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // RenewSet renews all the grants as Renew does, or none.
@@ -65,7 +88,7 @@ func (m *Manager) RenewSet(ctx context.Context, tenant string, leases []HeldLeas
 	outs, err := m.store.Together(ctx, tenant, resources, func(i int, _ fencing.State, s State) (State, Outcome) {
 		return s.Renew(Renew{Holder: leases[i].Holder, Now: now, TTL: wholeMillis(ttl)})
 	})
-	return m.grants(resources, outs, err, now)
+	return m.grants(resources, outs, err, now, ttl)
 }
 
 // ReleaseSet ends all the grants as Release does, or none.
@@ -89,7 +112,7 @@ func (m *Manager) ReleaseSet(ctx context.Context, tenant string, leases []HeldLe
 	return nil
 }
 
-func (m *Manager) grants(resources []string, outs []Outcome, err error, now time.Time) ([]Grant, error) {
+func (m *Manager) grants(resources []string, outs []Outcome, err error, now time.Time, ttl time.Duration) ([]Grant, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +121,7 @@ func (m *Manager) grants(resources []string, outs []Outcome, err error, now time
 	}
 	all := make([]Grant, len(outs))
 	for i, out := range outs {
-		if all[i], err = m.grant(resources[i], out, nil, now); err != nil {
+		if all[i], err = m.grant(resources[i], out, nil, now, ttl); err != nil {
 			return nil, err
 		}
 	}

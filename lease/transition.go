@@ -20,6 +20,7 @@ type State struct {
 	Released     bool          `json:"released,omitempty"`
 	Forced       string        `json:"forced,omitempty"` // request id of the forced release that ended it, and raised Token
 	Data         string        `json:"data,omitempty"`   // compact JSON
+	Set          string        `json:"set,omitempty"`    // which resources it was granted together with, empty for a grant by itself
 }
 
 // An Acquire is what the manager hands its store. Times are in whole milliseconds.
@@ -34,6 +35,7 @@ type Acquire struct {
 	NotAfter  time.Time // zero = never past
 	Data      string    // compact JSON, may be empty
 	NoSteal   bool      // Now is too unsure to take over what has expired
+	Set       string    // what stands for the resources of the set that this one is asked for with, empty where by itself
 }
 
 // A Renew is what the manager hands its store.
@@ -61,6 +63,7 @@ const (
 	Expired                // the holder's grant is the latest, but too old
 	Exhausted              // no token is left
 	Skewed                 // it may have expired, which the request's clock cannot tell
+	Mismatch               // the request id was granted another set, or not a set
 )
 
 // An Outcome is a store's answer.
@@ -72,6 +75,8 @@ type Outcome struct {
 // Acquire decides whether the resource is granted anew, and what its state is then.
 func (s State) Acquire(fence fencing.State, req Acquire) (State, Outcome) {
 	switch {
+	case s.repeats(req) && req.Set != "" && req.Set != s.Set:
+		return s, Outcome{Mismatch, s}
 	case s.repeats(req) && s.live(req.Now):
 		return s, Outcome{Done, s}
 	case s.repeats(req):
@@ -90,7 +95,7 @@ func (s State) Acquire(fence fencing.State, req Acquire) (State, Outcome) {
 	s = State{
 		Token: token, ID: req.ID, Owner: req.Owner, RequestID: req.RequestID,
 		AcquiredAt: req.Now, ExpiresAt: req.Now.Add(req.TTL), MaxExpiresAt: req.Now.Add(req.MaxHold),
-		Data: req.Data,
+		Data: req.Data, Set: req.Set,
 	}
 	return s, Outcome{Done, s}
 }

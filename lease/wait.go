@@ -155,6 +155,16 @@ func pollTime() time.Duration {
 func (m *Manager) wait(ctx context.Context, p place, req AcquireRequest, try func(context.Context) (Grant, error)) (Grant, error) {
 	over := time.NewTimer(req.Wait)
 	defer over.Stop()
+	stillMay := req.StillMay
+	if stillMay == nil {
+		stillMay = func(context.Context) error { return nil }
+	}
+	late := func(ctx context.Context) (Grant, error) {
+		if err := stillMay(ctx); err != nil {
+			return Grant{}, err
+		}
+		return try(ctx)
+	}
 	w, first := m.lines.join(p, req)
 	defer m.lines.leave(p, w)
 	if !first && req.RequestID != "" { // the grant may be its own: then waiting for its end is in vain
@@ -176,8 +186,14 @@ func (m *Manager) wait(ctx context.Context, p place, req AcquireRequest, try fun
 		}
 		select {
 		case <-due:
+			if err := stillMay(ctx); err != nil {
+				return Grant{}, err
+			}
 			wakes := m.lines.wakes(p)
 			g, err := m.tryAwaited(ctx, p, req, try)
+			if err == nil {
+				g, err = m.keepIf(ctx, p, g, stillMay)
+			}
 			held, isHeld := errors.AsType[*HeldError](err)
 			if !isHeld {
 				m.lines.answered(p, w, wakes, err == nil)
@@ -186,13 +202,25 @@ func (m *Manager) wait(ctx context.Context, p place, req AcquireRequest, try fun
 			m.lines.met(p, wakes, held)
 		case <-w.moved:
 		case <-over.C:
-			return m.waitedInVain(ctx, p, try)
+			return m.waitedInVain(ctx, p, late)
 		case <-m.done:
-			return m.waitedInVain(ctx, p, try)
+			return m.waitedInVain(ctx, p, late)
 		case <-ctx.Done():
 			return Grant{}, ctx.Err()
 		}
 	}
+}
+
+// keepIf gives the grant back of a caller whose rights ended while it was made. That the
+// caller has gone away is no such end.
+func (m *Manager) keepIf(ctx context.Context, p place, g Grant, stillMay func(context.Context) error) (Grant, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTime)
+	defer cancel()
+	ended := stillMay(ctx)
+	if ended == nil {
+		return g, nil
+	}
+	return Grant{}, errors.Join(ended, m.Release(ctx, p.tenant, p.resource, Holder{ID: g.ID, Token: g.Token}))
 }
 
 // waitedInVain says who held the resource when the line last looked.

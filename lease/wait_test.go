@@ -271,6 +271,61 @@ func TestL5RepeatedRequestDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
+// L26: a caller whose rights end while it waits is told so at the next try, and gets nothing;
+// whoever is behind it is next at once.
+func TestL26WaiterWhoMayNoMore(t *testing.T) {
+	inHall(t, 0, func(h *hall) {
+		g := h.acquire("holder", time.Hour)
+		var revoked atomic.Bool
+		h.queue(h.Context(), AcquireRequest{Owner: "a", Wait: MaxWait, StillMay: func(context.Context) error {
+			if revoked.Load() {
+				return errors.New("revoked")
+			}
+			return nil
+		}}, nil)
+		h.queue(h.Context(), AcquireRequest{Owner: "b", Wait: MaxWait}, nil)
+		time.Sleep(2 * time.Second)
+		revoked.Store(true)
+		h.release(g)
+		h.wg.Wait()
+		h.want("in the moment of the release", "a revoked at 2s", "b granted at 2s")
+	})
+	inHall(t, 0, func(h *hall) {
+		g := h.acquire("holder", time.Hour)
+		var revoked atomic.Bool
+		h.queue(h.Context(), AcquireRequest{Owner: "a", Wait: MaxWait, StillMay: func(context.Context) error {
+			if revoked.Load() {
+				return errors.New("revoked")
+			}
+			return nil
+		}}, nil)
+		h.queue(h.Context(), AcquireRequest{Owner: "b", Wait: MaxWait}, nil)
+		revoke := func() { revoked.Store(true) }
+		time.Sleep(10 * time.Second)
+		h.store.after.Store(&revoke)
+		h.release(g)
+		h.wg.Wait()
+		h.want("while its grant was made", "a revoked at 10s", "b granted at 10s")
+		if l, err := h.m.Get(h.Context(), "t", "r"); err != nil || l.Owner != "b" || l.Token != g.Token+2 {
+			h.Errorf("afterwards: %+v, %v", l, err)
+		}
+	})
+	inHall(t, 0, func(h *hall) {
+		h.acquire("holder", time.Hour)
+		tries := 0
+		h.queue(h.Context(), AcquireRequest{Owner: "a", Wait: MaxWait, StillMay: func(context.Context) error {
+			if tries++; tries > 3 {
+				return errors.New("revoked")
+			}
+			return nil
+		}}, nil)
+		h.wg.Wait()
+		if took := time.Since(h.start); took < 1200*time.Millisecond || took > 1800*time.Millisecond {
+			h.Errorf("while it is held, told after %v: not at the fourth try", took)
+		}
+	})
+}
+
 func TestNobodyWaitsForANodeThatEnds(t *testing.T) {
 	inHall(t, 0, func(h *hall) {
 		h.acquire("holder", time.Hour)

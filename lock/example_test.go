@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/lock"
 )
 
@@ -13,7 +13,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	locks := lock.New(lock.NewLocal(kv.NewMemory(kv.MemoryOptions{})), lock.Options{Now: func() time.Time { return now }})
+	locks := lock.New(lock.NewLocal(embedded.Memory()), lock.Options{Now: func() time.Time { return now }})
 
 	first, err := locks.Acquire(ctx, "acme", "refresh", "worker-1", 10*time.Second)
 	fmt.Println(first.ValidFor, err)

@@ -4,6 +4,8 @@
 // failed over, or its holder slept through its end. It carries no fencing token, so
 // nothing tells the two holders apart. What must not be done twice needs a lease
 // and its fencing token.
+//
+// Locks are ephemeral. While the store fails none is granted: it fails closed.
 package lock
 
 import (

@@ -1,6 +1,9 @@
 package quota
 
 import (
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
@@ -25,10 +28,17 @@ func (d Definition) check() error {
 	if err := keytype.CheckID("zone", d.Zone); err != nil {
 		return err
 	}
-	if _, err := location(d.Zone); err != nil || d.Zone == "Local" { // this machine's own zone, whatever it is
+	if _, err := location(d.Zone); err != nil || ofThisMachine(d.Zone) {
 		return &keytype.ValueError{Field: "zone", Reason: "must be an IANA time zone, for example Europe/Berlin"}
 	}
 	return nil
+}
+
+// ofThisMachine: the name means something by this machine's zone files alone, if it
+// has any. Another node would not know it, or take it for another zone.
+func ofThisMachine(zone string) bool {
+	return path.Clean(zone) != zone || strings.HasPrefix(zone, "posix/") || strings.HasPrefix(zone, "right/") ||
+		slices.Contains([]string{"Local", "localtime", "posixrules", "Factory"}, zone)
 }
 
 func checkUse(amount int64, requestID string) error {
@@ -54,8 +64,8 @@ func (out Outcome) refusal(amount int64, now time.Time) error {
 	case Unset:
 		return ErrUnset
 	case Exceeded:
-		e := &ExceededError{Available: out.Account.Available}
-		if ends := out.Account.Ends; !ends.IsZero() && amount <= out.Account.Limit {
+		e := &ExceededError{Available: out.Account.Available, Never: amount > out.Account.Limit}
+		if ends := out.Account.Ends; !ends.IsZero() && !e.Never {
 			e.RetryAfter = ends.Sub(now)
 		}
 		return e

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/quota"
 )
 
@@ -15,7 +15,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	quotas := quota.New(quota.NewLocal(kv.NewMemory(kv.MemoryOptions{})), quota.Options{Now: func() time.Time { return now }})
+	quotas := quota.New(quota.NewLocal(embedded.Memory()), quota.Options{Now: func() time.Time { return now }})
 	mails := quota.ID{Tenant: "acme", Name: "mails", Subject: "ann"}
 
 	_, err := quotas.Set(ctx, mails, quota.Definition{Limit: 3, Window: quota.Day, Zone: "Europe/Berlin"})

@@ -4,6 +4,9 @@
 // consumed at once, or reserved first and later committed or cancelled; a
 // reservation that nobody ends expires, and its units return. At every instant
 // available + reserved + used = limit.
+//
+// Quotas are durable and linearizable. While the store fails no unit is taken: it fails
+// closed.
 package quota
 
 import (
@@ -56,7 +59,7 @@ type ReserveRequest struct {
 type Granted struct {
 	Quota
 	Reservation string        // names it when it is committed or cancelled
-	ValidFor    time.Duration // count it from when the request was sent
+	ValidFor    time.Duration // at most the TTL: count it from when the request was sent
 }
 
 // Refusals. Units that are not there are an [*ExceededError], a commit of more
@@ -71,7 +74,8 @@ var (
 // An ExceededError refuses units that are not available.
 type ExceededError struct {
 	Available  int64
-	RetryAfter time.Duration // until the next window; 0 where that does not help: there is none, or the limit is below the amount
+	RetryAfter time.Duration // until the next window; 0 where that does not help: there is none, or Never
+	Never      bool          // the limit itself is below the amount
 }
 
 func (e *ExceededError) Error() string {
@@ -110,22 +114,29 @@ type Due struct {
 type Options struct {
 	Guard time.Duration    // a reservation is swept only this long after its expiry; 0 where one clock decides
 	Now   func() time.Time // time.Now where nil
+	// Skewed reports that this node's clock may be further off than the guard allows:
+	// it sweeps nothing then. Never where nil.
+	Skewed func() bool
 }
 
 // A Manager checks requests, reads the clock and asks its store. Besides the
 // refusals that each method names, its errors are [*keytype.ValueError], with
 // the field's name in the HTTP API, and the store's faults.
 type Manager struct {
-	store Store
-	guard time.Duration
-	now   func() time.Time
+	store  Store
+	guard  time.Duration
+	now    func() time.Time
+	skewed func() bool
 }
 
 // New makes a manager over the store.
 func New(store Store, opts Options) *Manager {
-	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now}
+	m := &Manager{store: store, guard: opts.Guard.Truncate(time.Millisecond), now: opts.Now, skewed: opts.Skewed}
 	if m.now == nil {
 		m.now = time.Now
+	}
+	if m.skewed == nil {
+		m.skewed = func() bool { return false }
 	}
 	return m
 }
@@ -180,7 +191,7 @@ func (m *Manager) Reserve(ctx context.Context, id ID, req ReserveRequest) (Grant
 	if err != nil {
 		return Granted{}, err
 	}
-	return Granted{Quota: q, Reservation: out.Reservation, ValidFor: max(0, out.Until.Sub(now))}, nil
+	return Granted{Quota: q, Reservation: out.Reservation, ValidFor: min(req.TTL.Truncate(time.Millisecond), max(0, out.Until.Sub(now)))}, nil
 }
 
 // Commit ends a reservation of which amount was used, 0 for all; the rest returns.

@@ -52,6 +52,13 @@ func TestL34BadValuesHaveNoEffect(t *testing.T) {
 		{"window", set(anyID, 1, quota.Every(quota.MinEvery-time.Millisecond), "")},
 		{"window", set(anyID, 1, quota.Every(quota.MaxEvery+time.Millisecond), "")},
 		{"zone", set(anyID, 1, quota.Day, "Local")},
+		{"zone", set(anyID, 1, quota.Day, "localtime")},
+		{"zone", set(anyID, 1, quota.Day, "posixrules")},
+		{"zone", set(anyID, 1, quota.Day, "Factory")},
+		{"zone", set(anyID, 1, quota.Day, "posix/Europe/Berlin")},
+		{"zone", set(anyID, 1, quota.Day, "right/Europe/Berlin")},
+		{"zone", set(anyID, 1, quota.Day, "Europe//Berlin")},
+		{"zone", set(anyID, 1, quota.Day, "Europe/./Berlin")},
 		{"zone", set(anyID, 1, quota.None, "Mars/Olympus")},
 		{"zone", set(anyID, 1, quota.Day, "../../etc/passwd")},
 		{"amount", consume(0, "q")},
@@ -111,6 +118,42 @@ func TestRefusals(t *testing.T) {
 	now = now.Add(time.Hour)
 	if again, err := m.Reserve(t.Context(), anyID, quota.ReserveRequest{Amount: 2, RequestID: "r", TTL: time.Second}); err != nil || again.Reservation != g.Reservation || again.ValidFor != 0 {
 		t.Errorf("an expired reservation, asked for again: %+v, %v", again, err)
+	}
+}
+
+// A node that knows of its wrong clock returns nobody's units, whatever the guard.
+func TestL23ASkewedNodeSweepsNothing(t *testing.T) {
+	now, skewed := instant(t, "2026-03-01T12:00:00Z"), true
+	m := quota.New(quota.NewLocal(kv.NewMemory(kv.MemoryOptions{})), quota.Options{Now: func() time.Time { return now }, Skewed: func() bool { return skewed }})
+	if _, err := m.Set(t.Context(), anyID, quota.Definition{Limit: 10, Window: quota.None}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Reserve(t.Context(), anyID, quota.ReserveRequest{Amount: 2, RequestID: "r", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	if n, err := m.Sweep(t.Context()); n != 0 || err != nil {
+		t.Errorf("by a wrong clock: %d, %v", n, err)
+	}
+	skewed = false
+	if n, err := m.Sweep(t.Context()); n != 1 || err != nil {
+		t.Errorf("by a right one: %d, %v", n, err)
+	}
+}
+
+// A repetition on a node whose clock is behind is not told more time than it asked for.
+func TestL23ARepetitionIsValidForWhatItAsked(t *testing.T) {
+	now := instant(t, "2026-03-01T12:00:00Z")
+	m := quota.New(quota.NewLocal(kv.NewMemory(kv.MemoryOptions{})), quota.Options{Now: func() time.Time { return now }})
+	if _, err := m.Set(t.Context(), anyID, quota.Definition{Limit: 10, Window: quota.None}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		g, err := m.Reserve(t.Context(), anyID, quota.ReserveRequest{Amount: 2, RequestID: "r", TTL: time.Second})
+		if err != nil || g.ValidFor != time.Second {
+			t.Errorf("%+v, %v", g, err)
+		}
+		now = now.Add(-time.Hour)
 	}
 }
 

@@ -234,7 +234,7 @@ func (s State) current() Account {
 		a.Frame = s.Frame
 	}
 	if a.Revision < s.Setting.Revision {
-		a.Revision, a.Limit = s.Setting.Revision, s.Setting.Limit
+		a.Revision, a.Limit, a.Zone = s.Setting.Revision, s.Setting.Limit, s.Setting.Zone // another zone of the same window moves nothing
 		a.Available = a.Limit - a.Reserved - a.Used
 	}
 	return a

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// The breaker opens after so many failed round trips in a row, or when of at least
-// breakerSample round trips within a second half or more failed.
+// The breaker opens after so many calls in a row that the store failed, or when of at
+// least breakerSample calls within a second half or more failed or had no answer in
+// time. Some late answers in a row are no failure: every busy machine has them.
 const (
 	breakerInARow = 3
 	breakerSample = 20
 	breakerSlices = 10 // of the second, each counted apart
 )
 
-// A breaker counts round trips. Its clock is that of the monotonic time.
+// A breaker counts calls. Its clock is that of the monotonic time.
 type breaker struct {
 	mu     sync.Mutex
 	open   bool
@@ -33,8 +34,9 @@ func (b *breaker) isOpen() bool {
 	return b.open
 }
 
-// finished counts a round trip and reports whether this one opened the breaker.
-func (b *breaker) finished(failed bool) (opened bool) {
+// answered counts a call for which somebody waited, failed where it had no answer in
+// time, and reports whether this one opened the breaker.
+func (b *breaker) answered(failed bool) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open {
@@ -46,13 +48,26 @@ func (b *breaker) finished(failed bool) (opened bool) {
 		s.at, s.failed, s.finished = at, 0, 0
 	}
 	s.finished++
-	b.inARow++
 	if failed {
 		s.failed++
-	} else {
+	}
+	b.open = b.halfFailed(at)
+	return b.open
+}
+
+// ended counts how a call went in the end, waited for or not, and reports whether this
+// one opened the breaker.
+func (b *breaker) ended(failed bool) (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open {
+		return false
+	}
+	b.inARow++
+	if !failed {
 		b.inARow = 0
 	}
-	b.open = b.inARow >= breakerInARow || b.halfFailed(at)
+	b.open = b.inARow >= breakerInARow
 	return b.open
 }
 

@@ -82,7 +82,9 @@ func TestEveryAlgorithmThroughTheLimiter(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	b := newBench(t, policy(limit("l", 1, time.Hour, 10)))
+	second := policy(limit("l", 1, time.Hour, 10))
+	second.Name = "p2"
+	b := newBench(t, policy(limit("l", 1, time.Hour, 10)), second)
 	with := func(id, user string) ratelimit.Request {
 		req := ask(4)
 		req.RequestID, req.Descriptors["user"] = id, user
@@ -96,7 +98,7 @@ func TestRequestIDs(t *testing.T) {
 		{"the first", with("q", "u"), 6},
 		{"again", with("q", "u"), 6},
 		{"another id", with("r", "u"), 2},
-		{"the same id of another user is another request", with("q", "v"), 6},
+		{"another user", with("s", "v"), 6},
 		{"the first once more", with("q", "u"), 2},
 	} {
 		d, err := b.Check(t.Context(), "t", s.req)
@@ -108,10 +110,27 @@ func TestRequestIDs(t *testing.T) {
 	if _, err := b.Check(t.Context(), "t2", with("q", "u")); err != nil {
 		t.Fatal(err)
 	}
+	other := with("q", "u")
+	other.Cost++
+	elsewhere := with("q", "u")
+	elsewhere.Policy = "p2"
+	more := with("q", "u")
+	more.Descriptors["region"] = "eu"
+	for why, req := range map[string]ratelimit.Request{"another cost": other, "another policy": elsewhere, "other descriptors": with("q", "v"), "more descriptors": more} {
+		if _, err := b.Check(t.Context(), "t", req); !errors.Is(err, ratelimit.ErrMismatch) {
+			t.Errorf("the id with %s: got %v", why, err)
+		}
+		if _, err := b.Peek(t.Context(), "t", req); err != nil {
+			t.Errorf("a peek with %s: got %v", why, err)
+		}
+	}
 	for range 2 { // a refund's ids are its own
 		if back, err := b.Refund(t.Context(), "t", with("q", "u")); err != nil || back[0].Remaining != 6 {
 			t.Errorf("got %+v, %v", back, err)
 		}
+	}
+	if _, err := b.Refund(t.Context(), "t", other); !errors.Is(err, ratelimit.ErrMismatch) {
+		t.Errorf("a refund's id with another cost: got %v", err)
 	}
 	if _, err := b.Check(t.Context(), "t", with(strings.Repeat("q", 257), "u")); err == nil {
 		t.Error("a long request id is accepted")

@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,10 +15,23 @@ import (
 
 // Check takes the cost from every limit of the policy, or from none. A refusal is
 // a Decision. Errors: ErrUnknownPolicy; *CostError, whatever the state of the
-// limits; *keytype.ValueError, also for a descriptor that a limit needs and the
-// request lacks; *ClosedError; and the faults of a [Store].
+// limits, but not for a retry of what was charged before a limit was lowered, and not
+// where by its stage the policy refuses nobody; *keytype.ValueError, also for a
+// descriptor that a limit needs and the
+// request lacks; ErrMismatch; *ClosedError; and the faults of a [Store].
 func (l *Limiter) Check(ctx context.Context, tenant string, req Request) (Decision, error) {
-	return l.take(ctx, tenant, req, false)
+	d, err := l.take(ctx, tenant, req, false)
+	l.tell(d, err)
+	return d, err
+}
+
+// tell counts a decision, also that of a policy that is closed.
+func (l *Limiter) tell(d Decision, err error) {
+	if closed, ok := errors.AsType[*ClosedError](err); ok {
+		l.decided(Decision{Policy: closed.Policy, Stage: closed.Stage, Source: SourceFailClosed, Degraded: true, DegradedReason: closed.Reason})
+	} else if err == nil {
+		l.decided(d)
+	}
 }
 
 // Peek decides as Check would, and takes nothing. It ignores a RequestID.
@@ -31,12 +44,20 @@ func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek boo
 	if err != nil {
 		return Decision{}, err
 	}
-	if err := m.affordable(req.Cost); err != nil {
-		return Decision{}, err
+	tooMuch := m.affordable(req.Cost)
+	if tooMuch != nil && !m.counts {
+		return l.uncounted(ctx, m, req.Cost, peek)
 	}
 	t := Take{Buckets: m.buckets, Cost: req.Cost, Now: l.instant(), Peek: peek}
 	if !peek {
-		t.Record, t.SlotID = m.record("check", req.RequestID), m.newSlot()
+		t.Record, t.Bind = req.named(tenant, "check")
+		t.SlotID = m.newSlot()
+	}
+	if tooMuch != nil { // unless it was charged before the limit was lowered
+		if t.Record == "" {
+			return Decision{}, tooMuch
+		}
+		t.Repeat, t.Bind = true, Bind{}
 	}
 	out, err := l.store.Take(ctx, t)
 	if err != nil && l.fallback != nil && isFault(err) {
@@ -45,19 +66,49 @@ func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek boo
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide by policy %q: %w", req.Policy, err)
 	}
+	if out.Mismatch {
+		return Decision{}, ErrMismatch
+	}
+	if t.Repeat && !out.Allowed {
+		return Decision{}, tooMuch
+	}
 	return m.decision(out, req.Cost), nil
 }
 
+// uncounted lets a cost pass that is above a capacity, where by its stage the policy
+// refuses nobody. It takes nothing, and names a limit that would refuse.
+func (l *Limiter) uncounted(ctx context.Context, m match, cost int64, peek bool) (Decision, error) {
+	i := m.tightest()
+	t := Take{Buckets: m.buckets, Cost: m.buckets[i].Rule.Burst, Now: l.instant(), Peek: true}
+	out, err := l.store.Take(ctx, t)
+	if err != nil && l.fallback != nil && isFault(err) {
+		t.Peek = peek
+		return l.degraded(ctx, m, t, err)
+	}
+	if err != nil {
+		return Decision{}, fmt.Errorf("decide by policy %q: %w", m.Name, err)
+	}
+	out.Allowed = false
+	out.Verdicts[i].Wait = max(out.Verdicts[i].Wait, m.buckets[i].Rule.Window())
+	return m.decision(out, cost), nil
+}
+
 // Refund puts the cost back into every limit of the policy but those that hand out
-// slots; none gets fuller than full. Errors as those of Check.
+// slots; none gets fuller than full. A cost above a limit's capacity is no error: the
+// limit may have been lowered since the charge. Errors as those of Check, but for *CostError.
 func (l *Limiter) Refund(ctx context.Context, tenant string, req Request) ([]LimitState, error) {
 	m, err := l.match(tenant, req)
 	if err != nil {
 		return nil, err
 	}
-	out, err := l.store.Give(ctx, Give{Buckets: m.buckets, Cost: req.Cost, Now: l.instant(), Record: m.record("refund", req.RequestID)})
+	g := Give{Buckets: m.buckets, Cost: req.Cost, Now: l.instant()}
+	g.Record, g.Bind = req.named(tenant, "refund")
+	out, err := l.store.Give(ctx, g)
 	if err != nil {
 		return nil, fmt.Errorf("refund by policy %q: %w", req.Policy, err)
+	}
+	if out.Mismatch {
+		return nil, ErrMismatch
 	}
 	return m.limits(out), nil
 }
@@ -102,10 +153,10 @@ func (l *Limiter) instant() int64 { return max(0, l.now().UnixMicro()) }
 // A match is a policy applied to one request.
 type match struct {
 	*policy
-	tenant  string
-	buckets []Bucket
-	first   string // the descriptors of the first limit, as in its key
-	counts  bool   // whether a refusal does, by the stage
+	tenant    string
+	buckets   []Bucket
+	described []string // by bucket: its descriptors, as in its key
+	counts    bool     // whether a refusal does, by the stage
 }
 
 // match finds the policy, and the bucket and the rule of each of its limits.
@@ -117,28 +168,35 @@ func (l *Limiter) match(tenant string, req Request) (match, error) {
 	if !ok {
 		return match{}, ErrUnknownPolicy
 	}
-	m := match{policy: p, tenant: tenant, buckets: make([]Bucket, len(p.Limits))}
-	slot, err := descriptorKey(p.Limits[0].Name, p.slot(), req.Descriptors)
-	if err != nil {
-		return match{}, err
-	}
-	for i, limit := range p.Limits {
-		key, err := descriptorKey(limit.Name, limit.Key, req.Descriptors)
+	m := match{policy: p, tenant: tenant, buckets: make([]Bucket, len(p.Limits)), described: make([]string, len(p.Limits))}
+	for i := range p.Limits {
+		b, key, err := p.bucket(tenant, i, req.Descriptors)
 		if err != nil {
 			return match{}, err
 		}
-		b := Bucket{Key: limit.storedKey(tenant, p.Name, key), Rule: p.rules[i][1+limit.override(req.Descriptors)], Tag: key}
-		if i == 0 {
-			m.first = key
-		}
-		if p.inSlot(limit) {
-			b.Tag = slot
-		}
-		b.Tag = string(appendPart(nil, tenant)) + b.Tag
-		m.buckets[i] = b
+		m.buckets[i], m.described[i] = b, key
 	}
 	m.counts = m.enforced()
 	return m, nil
+}
+
+// bucket is what the policy's limit i counts for the descriptors, and the part of its key that they make.
+func (p *policy) bucket(tenant string, i int, descriptors map[string]string) (Bucket, string, error) {
+	limit := p.Limits[i]
+	key, err := descriptorKey(limit.Name, limit.Key, descriptors)
+	if err != nil {
+		return Bucket{}, "", err
+	}
+	tag := key
+	if slot := p.slot(); p.inSlot(limit) && !slices.Equal(slot, limit.Key) {
+		if tag, err = descriptorKey(limit.Name, slot, descriptors); err != nil {
+			return Bucket{}, "", err
+		}
+	}
+	return Bucket{
+		Key: limit.storedKey(tenant, p.Name, key), Rule: p.rules[i][1+limit.override(descriptors)],
+		Tag: string(appendPart(nil, tenant)) + tag,
+	}, key, nil
 }
 
 // slot names the descriptors that the policy's limits share where they can.
@@ -172,25 +230,22 @@ func (l Limit) storedKey(tenant, policy, descriptors string) string {
 
 // affordable refuses a cost above the smallest capacity.
 func (m match) affordable(cost int64) error {
-	tightest := 0
-	for i, b := range m.buckets {
-		if b.Rule.Burst < m.buckets[tightest].Rule.Burst {
-			tightest = i
-		}
-	}
+	tightest := m.tightest()
 	if capacity := m.buckets[tightest].Rule.Burst; cost > capacity {
 		return &CostError{LimitName: m.Limits[tightest].Name, Capacity: capacity}
 	}
 	return nil
 }
 
-// record is the key under which a request is remembered, "" without an id. Requests
-// of one id are the same only where they meet the same buckets.
-func (m match) record(operation, requestID string) string {
-	if requestID == "" {
-		return ""
+// tightest is the limit with the smallest capacity.
+func (m match) tightest() int {
+	tightest := 0
+	for i, b := range m.buckets {
+		if b.Rule.Burst < m.buckets[tightest].Rule.Burst {
+			tightest = i
+		}
 	}
-	return keytype.ChargeRequest.Key(m.tenant, m.Name, operation, hex.EncodeToString(m.identity(m.buckets)), requestID)
+	return tightest
 }
 
 // identity is a hash of which buckets they are.
@@ -232,7 +287,7 @@ func (m match) decision(out Outcome, cost int64) Decision {
 		d.Delay = max(d.Delay, ceilMS(v.Delay))
 		if wait := ceilMS(v.Wait); wait > d.RetryAfter {
 			d.Limiting, d.RetryAfter = m.Limits[i].Name, wait
-			d.OverBy = ceilDiv(100*(cost-v.Remaining), m.buckets[i].Rule.Burst)
+			d.OverBy = ceilDiv(100*(m.buckets[i].CostOf(cost)-v.Remaining), m.buckets[i].Rule.Burst)
 		}
 	}
 	if m.Stage == Warn && !out.Allowed {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
 
@@ -21,7 +21,7 @@ func Example() {
 		}},
 	}
 	now := time.Now() // stands still here, so that the output does not depend on it
-	store := ratelimit.NewLocal(kv.NewMemory(kv.MemoryOptions{MaxItems: 100_000}))
+	store := ratelimit.NewLocal(embedded.Bounded(100_000))
 	limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{Now: func() time.Time { return now }})
 	if err != nil {
 		fmt.Println(err)
@@ -60,7 +60,7 @@ func ExampleLimiter_Release() {
 			Numbers: ratelimit.Numbers{Slots: 1, SlotTTL: 5 * time.Minute},
 		}},
 	}
-	store := ratelimit.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	store := ratelimit.NewLocal(embedded.Memory())
 	limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{})
 	if err != nil {
 		fmt.Println(err)

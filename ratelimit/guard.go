@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -28,21 +29,25 @@ type GuardOptions struct {
 // A Guard is a Store that answers in time whatever the one behind it does. It waits
 // no longer than the budget, also where a client of the store does not heed a
 // context, and does not ask at all while the store is known to fail: then a probe
-// in the background looks for it. What is behind the guard may still do what nobody
+// in the background looks for it. Where the process itself gets to the end of the
+// budget late, it waits for one more, and does not hold that against the store. What is behind the guard may still do what nobody
 // waits for any more.
 type Guard struct {
 	store   Prober
 	budget  time.Duration
 	changed func(error)
 	breaker *breaker
-	stop    context.Context // ends the probe
+	now     func() time.Time // monotonic
+	stop    context.Context  // ends the probe
 	end     context.CancelFunc
 	probes  sync.WaitGroup
+	freeing chan struct{} // has room for the slots that may be on their way back
+	closing sync.Mutex    // no probe begins once Close waits for it: calls may end later
 }
 
 // NewGuard makes a guard. Close ends its probe.
 func NewGuard(store Prober, opts GuardOptions) *Guard {
-	g := &Guard{store: store, budget: opts.Budget, changed: opts.Changed, breaker: newBreaker()}
+	g := &Guard{store: store, budget: opts.Budget, changed: opts.Changed, breaker: newBreaker(), freeing: make(chan struct{}, maxFreeing), now: time.Now}
 	if g.budget == 0 {
 		g.budget = 5 * time.Millisecond
 	}
@@ -55,24 +60,28 @@ func NewGuard(store Prober, opts GuardOptions) *Guard {
 
 // Close ends the probe. The guard must not be used afterwards.
 func (g *Guard) Close() error {
+	g.closing.Lock()
 	g.end()
+	g.closing.Unlock()
 	g.probes.Wait()
 	return nil
 }
 
-// Take implements Store.
+// Take implements Store. A slot whose name the caller does not learn goes back.
 func (g *Guard) Take(ctx context.Context, t Take) (Outcome, error) {
-	return guarded(ctx, g, func(ctx context.Context) (Outcome, error) { return g.store.Take(ctx, t) })
+	begun := time.Now()
+	take := func(ctx context.Context) (Outcome, error) { return g.store.Take(ctx, t) }
+	return guarded(ctx, g, take, func(out Outcome, err error) { g.free(t, out, err, begun) })
 }
 
 // Give implements Store.
 func (g *Guard) Give(ctx context.Context, give Give) (Outcome, error) {
-	return guarded(ctx, g, func(ctx context.Context) (Outcome, error) { return g.store.Give(ctx, give) })
+	return guarded(ctx, g, func(ctx context.Context) (Outcome, error) { return g.store.Give(ctx, give) }, nil)
 }
 
 // Forget implements Store.
 func (g *Guard) Forget(ctx context.Context, buckets []Bucket) error {
-	_, err := guarded(ctx, g, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.store.Forget(ctx, buckets) })
+	_, err := guarded(ctx, g, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.store.Forget(ctx, buckets) }, nil)
 	return err
 }
 
@@ -83,8 +92,9 @@ var (
 
 // guarded runs a call on a goroutine of its own, and waits for it or for the budget.
 // The call goes on when nobody waits any more: a charge that has been sent is not
-// undone by a caller that leaves.
-func guarded[T any](ctx context.Context, g *Guard, call func(context.Context) (T, error)) (T, error) {
+// undone by a caller that leaves. Of a result that nobody gets, and of one that is not
+// known, lost is told, where not nil.
+func guarded[T any](ctx context.Context, g *Guard, call func(context.Context) (T, error), lost func(T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, err
@@ -96,31 +106,80 @@ func guarded[T any](ctx context.Context, g *Guard, call func(context.Context) (T
 		value T
 		err   error
 	}
-	done := make(chan result, 1)
+	done, left := make(chan result), make(chan bool, 1)
+	begun := g.now()
 	go func() {
 		value, err := call(context.WithoutCancel(ctx))
-		done <- result{value, err}
+		g.ended(err)
+		missed := true
+		select {
+		case done <- result{value, err}:
+			missed = errors.Is(err, keytype.ErrOutcomeUnknown)
+		case counted := <-left:
+			if !counted {
+				g.answered(g.inTime(err, begun))
+			}
+		}
+		if missed && lost != nil {
+			lost(value, err)
+		}
 	}()
 	budget := time.NewTimer(g.budget)
 	defer budget.Stop()
-	select {
-	case r := <-done:
-		g.finished(r.err)
-		return r.value, r.err
-	case <-budget.C:
-		g.finished(errTimeout)
-		return none, errTimeout
-	case <-ctx.Done():
-		return none, ctx.Err()
+	for again := false; ; again = true {
+		select {
+		case r := <-done:
+			g.answered(r.err)
+			return r.value, r.err
+		case <-budget.C:
+		case <-ctx.Done():
+			left <- false
+			return none, ctx.Err()
+		}
+		if g.now().Sub(begun)-g.budget < g.budget/5 {
+			left <- true
+			g.answered(errTimeout)
+			return none, errTimeout
+		}
+		// This process was late itself, which says nothing of the store: its answer may be here.
+		if again {
+			left <- true
+			return none, errTimeout
+		}
+		budget.Reset(g.budget)
 	}
 }
 
-// finished counts a round trip, and begins to look for a store that has just been given up.
-func (g *Guard) finished(err error) {
-	if err != nil && !isFault(err) {
+// inTime is how a call ended for a caller who would have waited.
+func (g *Guard) inTime(err error, begun time.Time) error {
+	if g.now().Sub(begun) > g.budget {
+		return errTimeout
+	}
+	return err
+}
+
+// answered counts what somebody waited for.
+func (g *Guard) answered(err error) {
+	if err == nil || isFault(err) {
+		g.opened(g.breaker.answered(isOutage(err)), err)
+	}
+}
+
+// ended counts how a call went in the end. One that hangs does so by the client's own timeouts.
+func (g *Guard) ended(err error) {
+	if err == nil || isFault(err) {
+		g.opened(g.breaker.ended(isOutage(err)), err)
+	}
+}
+
+// opened begins to look for a store that has just been given up.
+func (g *Guard) opened(just bool, err error) {
+	if !just {
 		return
 	}
-	if g.breaker.finished(isOutage(err)) {
+	g.closing.Lock()
+	defer g.closing.Unlock()
+	if g.stop.Err() == nil {
 		g.changed(err)
 		g.probes.Go(g.probe)
 	}

@@ -146,6 +146,38 @@ func TestGuardOpensWhenHalfFail(t *testing.T) {
 	})
 }
 
+// A few late answers are no failure, however they come; a store that is slow is one, and
+// so is one whose client gives up, also where it is asked seldom.
+func TestGuardBearsLateAnswers(t *testing.T) {
+	const late = 8 * time.Millisecond
+	for _, c := range []struct {
+		why    string
+		takes  func(call int) time.Duration
+		err    error
+		pause  time.Duration
+		opened bool
+	}{
+		{"ten in a row of a hundred", func(call int) time.Duration { return late * time.Duration(call/10%10/9) }, nil, 2 * time.Millisecond, false},
+		{"all, but seldom", func(int) time.Duration { return late }, nil, 60 * time.Millisecond, false},
+		{"all", func(int) time.Duration { return late }, nil, 2 * time.Millisecond, true},
+		{"all, and they fail in the end", func(int) time.Duration { return late }, errDown, 60 * time.Millisecond, true},
+	} {
+		guarded(t, func(t *testing.T, p *patient, _ *ratelimit.Guard, take func() error) {
+			opened := false
+			for call := range 200 {
+				p.falls(c.err, c.takes(call))
+				opened = opened || reason(take()) == ratelimit.ReasonBreakerOpen
+				time.Sleep(c.pause)
+			}
+			if opened != c.opened {
+				t.Errorf("%s: opened %t", c.why, opened)
+			}
+			p.falls(nil, 0)
+			time.Sleep(time.Second) // whatever nobody waits for ends
+		})
+	}
+}
+
 // What is wrong with one key is no failure of the store.
 func TestGuardStaysShutForFaultsOfOneKey(t *testing.T) {
 	guarded(t, func(t *testing.T, p *patient, _ *ratelimit.Guard, take func() error) {
@@ -318,6 +350,9 @@ func TestR26Postures(t *testing.T) {
 	req.Policy = "open"
 	if _, err := limits.Refund(t.Context(), "t", req); err != nil {
 		t.Errorf("a refund reaches the store: %v", err)
+	}
+	if d, err := limits.Peek(t.Context(), "t", req); err != nil || !d.Degraded { // which is not counted
+		t.Errorf("a peek: %+v, %v", d, err)
 	}
 	if bypassed["readonly"] != 18 || len(bypassed) != 1 {
 		t.Errorf("counted %v", bypassed)

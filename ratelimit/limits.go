@@ -13,9 +13,9 @@ type Posture string
 
 // The postures.
 const (
-	FailOpen   Posture = "fail_open"
-	FailClosed Posture = "fail_closed"
-	Local      Posture = "local"
+	FailOpen   Posture = "fail_open"   // the request passes, and takes nothing
+	FailClosed Posture = "fail_closed" // the request is refused with a [*ClosedError]
+	Local      Posture = "local"       // this process decides alone, by the policy's Local numbers
 )
 
 // Stage says whose refusals count.

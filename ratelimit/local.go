@@ -21,7 +21,7 @@ func (l *LocalStore) Take(ctx context.Context, t Take) (Outcome, error) {
 	if t.Peek {
 		run = l.kv.View
 	}
-	out, err := decideIn(ctx, run, t.Record, t.Buckets, t.Decide)
+	out, err := decideIn(ctx, run, t.Record, t.Bind.Key, t.Buckets, t.Decide)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("take from buckets: %w", err)
 	}
@@ -30,7 +30,7 @@ func (l *LocalStore) Take(ctx context.Context, t Take) (Outcome, error) {
 
 // Give implements Store.
 func (l *LocalStore) Give(ctx context.Context, g Give) (Outcome, error) {
-	out, err := decideIn(ctx, l.kv.Update, g.Record, g.Buckets, g.Decide)
+	out, err := decideIn(ctx, l.kv.Update, g.Record, g.Bind.Key, g.Buckets, g.Decide)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("give to buckets: %w", err)
 	}
@@ -52,13 +52,16 @@ func (l *LocalStore) Forget(ctx context.Context, buckets []Bucket) error {
 }
 
 // decideIn runs a decision in one transaction.
-func decideIn(ctx context.Context, run func(context.Context, func(kv.Tx) error) error, record string, buckets []Bucket,
+func decideIn(ctx context.Context, run func(context.Context, func(kv.Tx) error) error, record, bind string, buckets []Bucket,
 	decide func(Stored) (Next, Outcome, error),
 ) (out Outcome, err error) {
 	err = run(ctx, func(tx kv.Tx) (err error) {
 		stored := Stored{Packed: make([][]byte, len(buckets))}
 		if record != "" {
 			stored.Record = tx.Get(keytype.ChargeRequest.Bucket(), record)
+		}
+		if bind != "" {
+			stored.Bound = tx.Get(keytype.ChargeRequest.Bucket(), bind)
 		}
 		for i, b := range buckets {
 			stored.Packed[i] = tx.Get(b.Type().Bucket(), b.Key)
@@ -71,6 +74,7 @@ func decideIn(ctx context.Context, run func(context.Context, func(kv.Tx) error) 
 			put(tx, buckets[i].Type().Bucket(), buckets[i].Key, state)
 		}
 		put(tx, keytype.ChargeRequest.Bucket(), record, next.Record)
+		put(tx, keytype.ChargeRequest.Bucket(), bind, next.Bound)
 		out = decided
 		return nil
 	})

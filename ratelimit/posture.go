@@ -14,9 +14,11 @@ const (
 )
 
 // A ClosedError is the answer of a policy with posture FailClosed while its store
-// fails. The request may have been charged; a retry with its RequestID is exact.
+// fails. The request may have been charged; a retry with its RequestID is exact, but for
+// a slot: that goes back, and the retry is charged anew with another.
 type ClosedError struct {
 	Policy string
+	Stage  Stage
 	Reason string // one of a FaultError
 	Err    error
 }
@@ -33,18 +35,23 @@ func (e *ClosedError) Is(target error) bool { return target == keytype.ErrUnavai
 // want of a store.
 func (l *Limiter) degraded(ctx context.Context, m match, t Take, fault error) (Decision, error) {
 	reason := reasonOf(fault)
-	l.bypassed(reason)
+	if !t.Peek { // which bypasses nothing
+		l.bypassed(reason)
+	}
 	d := Decision{Policy: m.Name, Stage: m.Stage, Degraded: true, DegradedReason: reason, Limits: []LimitState{}}
 	switch {
 	case m.Posture == FailOpen, m.Posture == FailClosed && !m.counts:
 		d.Allowed, d.Source = true, SourceFailOpen
 		return d, nil
 	case m.Posture == FailClosed:
-		return Decision{}, &ClosedError{Policy: m.Name, Reason: reason, Err: fault}
+		return Decision{}, &ClosedError{Policy: m.Name, Stage: m.Stage, Reason: reason, Err: fault}
 	}
 	local := m.local()
-	t.Buckets, t.Record, t.SlotID = local.buckets, "", ""
-	t.Cost = min(t.Cost, local.buckets[0].Rule.Burst)
+	if len(local.buckets) == 0 {
+		d.Allowed, d.Source = true, SourceFailOpen
+		return d, nil
+	}
+	t.Buckets, t.Cost, t.Record, t.Repeat, t.Bind, t.SlotID = local.buckets, min(t.Cost, local.buckets[0].Rule.Burst), "", false, Bind{}, ""
 	out, err := l.fallback.Take(ctx, t)
 	if err != nil {
 		return Decision{}, err
@@ -56,16 +63,26 @@ func (l *Limiter) degraded(ctx context.Context, m match, t Take, fault error) (D
 }
 
 // local is the policy as it holds on this node while its store fails: one token
-// bucket for each identity of its first limit. A cost above its burst takes it all.
+// bucket for each identity that the request has under the first limit that it meets. A
+// cost above its burst takes it all. A limit with slots has no rate: without one of
+// the policy's own the next limit counts, and where there is none, nothing does.
 func (m match) local() match {
-	first := m.Limits[0]
-	rule := Rule{Algorithm: TokenBucket, Count: m.Local.Rate.Count, Per: m.Local.Rate.Per.Microseconds(), Burst: m.Local.Burst}
-	if m.Local == (LocalRate{}) {
-		rule = m.buckets[0].Rule
-		rule.Algorithm = TokenBucket
-	}
-	first.Algorithm = TokenBucket
+	own := m.Local != LocalRate{}
 	only := &policy{Policy: m.Policy}
-	only.Limits = []Limit{first}
-	return match{policy: only, tenant: m.tenant, counts: m.counts, buckets: []Bucket{{Key: first.storedKey(m.tenant, m.Name, m.first), Rule: rule}}}
+	only.Limits = nil
+	local := match{policy: only, tenant: m.tenant, counts: m.counts}
+	for i, b := range m.buckets {
+		limit := m.Limits[i]
+		if !own && limit.Algorithm == Concurrency || len(only.Limits) > 0 && limit.Name != only.Limits[0].Name {
+			continue
+		}
+		if own {
+			b.Rule = Rule{Count: m.Local.Rate.Count, Per: m.Local.Rate.Per.Microseconds(), Burst: m.Local.Burst}
+		}
+		limit.Algorithm, b.Rule.Algorithm = TokenBucket, TokenBucket
+		b.Cost = min(b.Cost, b.Rule.Burst)
+		b.Key = limit.storedKey(m.tenant, m.Name, m.described[i])
+		only.Limits, local.buckets = append(only.Limits, limit), append(local.buckets, b)
+	}
+	return local
 }

@@ -29,7 +29,9 @@ func postureByStage(t *testing.T, posture ratelimit.Posture, stage ratelimit.Sta
 	if stage == ratelimit.Canary {
 		one.Percent = 50
 	}
+	var told ratelimit.Decision
 	limits, err := ratelimit.New(p, []ratelimit.Policy{one}, ratelimit.Options{
+		Decided:  func(d ratelimit.Decision) { told = d },
 		Now:      func() time.Time { return time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) },
 		Fallback: ratelimit.NewLocal(openMemory(t)),
 	})
@@ -64,6 +66,9 @@ func postureByStage(t *testing.T, posture ratelimit.Posture, stage ratelimit.Sta
 			if _, ok := errors.AsType[*ratelimit.ClosedError](err); !ok {
 				t.Errorf("user %d counts: got %+v, %v", i, d, err)
 			}
+			if told.Allowed || told.Source != ratelimit.SourceFailClosed || told.Policy != one.Name || told.Stage != stage {
+				t.Errorf("user %d is told of as %+v", i, told)
+			}
 			continue
 		}
 		passes, source := true, ratelimit.SourceFailOpen
@@ -72,6 +77,9 @@ func postureByStage(t *testing.T, posture ratelimit.Posture, stage ratelimit.Sta
 		}
 		if err != nil || d.Allowed != passes || !d.Degraded || d.DegradedReason != "readonly" || d.Source != source || d.Stage != stage {
 			t.Errorf("user %d, of whom a refusal counts %t: got %+v, %v", i, counts[i], d, err)
+		}
+		if told.Allowed != passes || told.Source != source || told.Stage != stage {
+			t.Errorf("user %d is told of as %+v", i, told)
 		}
 	}
 }

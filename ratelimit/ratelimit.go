@@ -3,6 +3,9 @@
 // A request names a policy and describes itself. All limits of the policy must
 // let it pass: one [Store] call takes the cost from every limit's bucket, or
 // from none, so that a refused request charges nothing.
+//
+// Buckets are ephemeral: one that is lost grants a fresh burst. While the store fails
+// each policy's [Posture] decides, and the [Decision] says so.
 package ratelimit
 
 import (
@@ -46,9 +49,10 @@ type Request struct {
 	Policy      string
 	Descriptors map[string]string // what no limit's key names is ignored
 	Cost        int64             // 1 to MaxCost
-	// RequestID makes a repetition exact, for ten minutes: the same policy,
-	// descriptors and id are the same request, whatever its cost, and once it passed
-	// it takes nothing more. "" = none. Check and Refund count their ids apart.
+	// RequestID makes a repetition exact, for ten minutes: once a request passed, it
+	// takes nothing more. An id belongs to the policy, the descriptors and the cost that
+	// it first came with, whether that passed or not; with others it is refused. "" =
+	// none. Check and Refund count their ids apart, and each tenant has its own.
 	RequestID string
 }
 
@@ -91,6 +95,7 @@ var ErrNoSlots = errors.New("ratelimit: the policy has no limit with slots")
 type CostError struct {
 	LimitName string // the limit with the smallest capacity
 	Capacity  int64
+	Uncounted bool // of CheckParts: by its stage the policy refuses no such request
 }
 
 func (e *CostError) Error() string {
@@ -108,6 +113,9 @@ func (e *CostError) Error() string {
 // before: that grants one fresh burst. A store with a clock of its own decides by
 // that clock and not by Take.Now.
 //
+// A Bind is decided before anything else, and stays whatever is decided then. A
+// store may do so in a step of its own.
+//
 // Forget makes buckets full and frees their slots.
 //
 // A refusal is an Outcome. A fault is an error that wraps
@@ -122,12 +130,15 @@ type Store interface {
 
 // Options of a limiter; the zero value works.
 type Options struct {
-	Now func() time.Time // nil = a clock that starts at time.Now and never steps
+	Now func() time.Time // nil = that of Clock; a Store that forgets what has expired must not be ahead of it
 	// Fallback decides for policies with posture Local while the store fails. Where it
 	// is nil the store cannot fail apart from this process: its faults are errors
 	// whatever the posture.
 	Fallback Store
 	Bypassed func(reason string) // called for every answer under a posture
+	// Decided is called for every Check that was decided, with its Decision. An answer
+	// of a policy that is closed is one, not Allowed and with SourceFailClosed.
+	Decided func(Decision)
 }
 
 // A Limiter finds the policy and asks its store.
@@ -135,6 +146,7 @@ type Limiter struct {
 	store    Store
 	fallback Store
 	bypassed func(reason string)
+	decided  func(Decision)
 	now      func() time.Time
 	loaded   atomic.Pointer[set]
 }
@@ -148,12 +160,15 @@ type set struct {
 // New makes a limiter over the store with a set of policies. Its error names
 // everything that is wrong with them, one mistake a line.
 func New(store Store, policies []Policy, opts Options) (*Limiter, error) {
-	l := &Limiter{store: store, fallback: opts.Fallback, bypassed: opts.Bypassed, now: opts.Now}
+	l := &Limiter{store: store, fallback: opts.Fallback, bypassed: opts.Bypassed, decided: opts.Decided, now: opts.Now}
 	if l.bypassed == nil {
 		l.bypassed = func(string) {}
 	}
+	if l.decided == nil {
+		l.decided = func(Decision) {}
+	}
 	if l.now == nil {
-		l.now = steadyClock()
+		l.now = Clock()
 	}
 	if err := l.Replace(policies); err != nil {
 		return nil, err
@@ -175,13 +190,6 @@ func (l *Limiter) Replace(policies []Policy) error {
 	}
 	l.loaded.Store(next)
 	return nil
-}
-
-// steadyClock reads the wall clock once and counts on from there: when somebody
-// sets the clock, no bucket notices.
-func steadyClock() func() time.Time {
-	start := time.Now()
-	return func() time.Time { return start.Add(time.Since(start)) }
 }
 
 // Policies returns the loaded policies, by name, and the version of the set.

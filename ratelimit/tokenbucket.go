@@ -156,7 +156,9 @@ func (r Rule) pack(b tokenBucket) []byte {
 	return packNumbers(b.seen, b.debt.us, b.debt.rest, r.Count, r.Per)
 }
 
-// unpack reads what a rule packed, perhaps one with another rate; nothing is a full bucket.
+// unpack reads what a rule packed, perhaps one with another rate or capacity; nothing
+// is a full bucket. None lacks more than all that it holds, so that after a change of
+// the policy it is full again when the policy says.
 func (r Rule) unpack(packed []byte) (tokenBucket, error) {
 	if packed == nil {
 		return tokenBucket{}, nil
@@ -176,6 +178,9 @@ func (r Rule) unpack(packed []byte) (tokenBucket, error) {
 	if from.Count != r.Count || from.Per != r.Per {
 		b.debt = r.convert(b.debt, from)
 	}
+	if capacity := r.price(r.Burst); r.sub(capacity, b.debt).us < 0 {
+		b.debt = capacity
+	}
 	return b, nil
 }
 
@@ -186,8 +191,7 @@ func (r Rule) couldOwe(debt span) bool {
 }
 
 // convert restates a debt of from's rate, so that after a change of the policy as
-// many units are missing as before. It never grants any, except that a debt longer
-// than maxRefill becomes that.
+// many units are missing as before. A debt longer than maxRefill becomes that.
 func (r Rule) convert(debt span, from Rule) span {
 	n := new(big.Int).Mul(big.NewInt(debt.us), big.NewInt(from.Count))
 	n.Add(n, big.NewInt(debt.rest)) // n/from.Per units

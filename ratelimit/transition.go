@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
@@ -20,6 +21,16 @@ type Bucket struct {
 	Key  string // of type keytype.RateBucket, or keytype.ConcurrencySlot with Concurrency
 	Rule Rule
 	Tag  string // buckets of one tag lie on the same part of a partitioned store
+	// Cost, where not 0, stands for this bucket in place of that of the Take or Give.
+	Cost int64
+}
+
+// CostOf is what a Take or Give of the given cost means for the bucket.
+func (b Bucket) CostOf(given int64) int64 {
+	if given == 0 || b.Cost == 0 {
+		return given
+	}
+	return b.Cost
 }
 
 // Type is the type of the bucket's key.
@@ -33,11 +44,13 @@ func (b Bucket) Type() *keytype.Type {
 // A Take asks for Cost units from every bucket, or from none.
 type Take struct {
 	Buckets []Bucket // with distinct keys
-	Cost    int64    // 1 to the smallest Burst of the rules
+	Cost    int64    // 1 to the smallest Burst of the rules, but see Repeat
 	Now     int64    // microseconds since 1970, up to 2^53
 	Peek    bool     // decide, and take nothing
 	SlotID  string   // names what is taken from Concurrency, 1 to 64 bytes without a colon; unused elsewhere
 	Record  string   // key of type keytype.ChargeRequest that makes a repetition exact, or ""
+	Repeat  bool     // answer a repetition, whatever Cost; refuse everything else
+	Bind    Bind     // ties the id of the request to what it came with; a Peek ignores it
 }
 
 // A Give puts units back into buckets, and frees slots. What it names and a bucket
@@ -51,6 +64,7 @@ type Give struct {
 	// nothing goes back that lapsed in between, and nothing into another window.
 	Charged int64
 	Record  string // as for a Take; a repeated Give puts nothing back
+	Bind    Bind   // as for a Take
 }
 
 // A State is what a store keeps under one key from now on. The zero State means
@@ -74,23 +88,35 @@ type Outcome struct {
 	Verdicts []Verdict // by bucket, of what is left
 	SlotID   string    // what was taken from Concurrency: the Take's own, or that of the Take which it repeats
 	Source   Source
+	// Mismatch says that the id of the request belongs to another: nothing was done, and
+	// the verdicts are empty.
+	Mismatch bool
 }
 
 // Stored is what a store has of a Take or a Give: nil where there is nothing.
 type Stored struct {
 	Record []byte
+	Bound  []byte   // under the key of the Bind
 	Packed [][]byte // by bucket
 }
 
 // Next is what a store keeps after it.
 type Next struct {
 	Record State
+	Bound  State
 	States []State // by bucket, none where nothing was taken by a Peek
 }
 
 // Decide is the whole decision: it returns what to store, and the outcome without
 // its Source. Every store does as this function does.
 func (t Take) Decide(s Stored) (Next, Outcome, error) {
+	if t.Peek {
+		t.Bind = Bind{}
+	}
+	return t.Bind.before(s, t.Now, len(t.Buckets), t.decide)
+}
+
+func (t Take) decide(s Stored) (Next, Outcome, error) {
 	first, repeated, err := unpackRecord(s.Record, t.Now)
 	if err != nil {
 		return Next{}, Outcome{}, err
@@ -98,7 +124,16 @@ func (t Take) Decide(s Stored) (Next, Outcome, error) {
 	next := Next{States: make([]State, len(t.Buckets))}
 	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets))}
 	if repeated && !t.Peek {
+		if repeated, err = t.holds(first, s.Packed); err != nil {
+			return Next{}, Outcome{}, err
+		}
+	}
+	if repeated && !t.Peek {
 		return t.repeat(first, s.Packed)
+	}
+	if t.Repeat {
+		out.Allowed = false
+		return Next{}, out, t.apply(0, s.Packed, next.States, out.Verdicts)
 	}
 	if err := t.apply(t.Cost, s.Packed, next.States, out.Verdicts); err != nil {
 		return Next{}, Outcome{}, err
@@ -125,6 +160,25 @@ func (t Take) Decide(s Stored) (Next, Outcome, error) {
 	return next, out, nil
 }
 
+// holds reports whether what a repeated Take got of the limits with slots is still its
+// own. A slot that was released or has expired may be somebody else's by now: then the
+// request is a new one, and takes everything anew.
+func (t Take) holds(first record, packed [][]byte) (bool, error) {
+	for i, b := range t.Buckets {
+		if b.Rule.Algorithm != Concurrency {
+			continue
+		}
+		slots, _, err := b.Rule.unpackSlots(packed[i], t.Now)
+		if err != nil {
+			return false, fmt.Errorf("bucket %d: %w", i, err)
+		}
+		if !slices.ContainsFunc(slots, func(s slot) bool { return s.id == first.slotID }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // repeat answers a Take that was done before: it takes nothing, and has what the first one got.
 func (t Take) repeat(first record, packed [][]byte) (Next, Outcome, error) {
 	next := make([]State, len(t.Buckets))
@@ -144,7 +198,7 @@ func (t Take) repeat(first record, packed [][]byte) (Next, Outcome, error) {
 // are: they are those of the cost that was refused.
 func (t Take) apply(cost int64, packed [][]byte, next []State, verdicts []Verdict) error {
 	for i, b := range t.Buckets {
-		state, v, err := b.Rule.Next(packed[i], t.Now, cost, t.SlotID)
+		state, v, err := b.Rule.Next(packed[i], t.Now, b.CostOf(cost), t.SlotID)
 		if err != nil {
 			return fmt.Errorf("bucket %d: %w", i, err) // a key holds ids, which belong in no log
 		}
@@ -159,6 +213,10 @@ func (t Take) apply(cost int64, packed [][]byte, next []State, verdicts []Verdic
 // Decide is the whole decision: it returns what to store, and the outcome without
 // its Source.
 func (g Give) Decide(s Stored) (Next, Outcome, error) {
+	return g.Bind.before(s, g.Now, len(g.Buckets), g.decide)
+}
+
+func (g Give) decide(s Stored) (Next, Outcome, error) {
 	_, repeated, err := unpackRecord(s.Record, g.Now)
 	if err != nil {
 		return Next{}, Outcome{}, err
@@ -169,7 +227,9 @@ func (g Give) Decide(s Stored) (Next, Outcome, error) {
 		g.Cost, g.SlotID = 0, ""
 	}
 	for i, b := range g.Buckets {
-		next.States[i], out.Verdicts[i], err = b.Rule.Back(s.Packed[i], g)
+		of := g
+		of.Cost = b.CostOf(g.Cost)
+		next.States[i], out.Verdicts[i], err = b.Rule.Back(s.Packed[i], of)
 		if err != nil {
 			return Next{}, Outcome{}, fmt.Errorf("bucket %d: %w", i, err)
 		}

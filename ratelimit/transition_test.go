@@ -207,7 +207,7 @@ func TestConvertIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.Reset != maxRefill || v.Wait != maxRefill || v.Remaining != 0 {
+	if v.Reset != maxPer || v.Wait != maxPer || v.Remaining != 0 { // all that the bucket holds
 		t.Errorf("got %+v", v)
 	}
 }
@@ -251,7 +251,7 @@ func TestPackedForm(t *testing.T) {
 // What is refused or only looked at leaves every stored state as it is.
 func TestNothingTakenNothingStored(t *testing.T) {
 	empty, full := Rule{TokenBucket, 1, 1_000_000, 1}, Rule{TokenBucket, 1, 1_000_000, 5}
-	take := Take{Buckets: []Bucket{{"full", full, ""}, {"empty", empty, ""}}, Cost: 1, Now: 1_000_000}
+	take := Take{Buckets: []Bucket{{Key: "full", Rule: full}, {Key: "empty", Rule: empty}}, Cost: 1, Now: 1_000_000}
 	next, _, err := take.Decide(Stored{Packed: [][]byte{nil, nil}})
 	if err != nil || next.States[0].Packed == nil || next.States[1].Packed == nil {
 		t.Fatalf("both are charged: %v, %v", next, err)

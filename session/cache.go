@@ -8,7 +8,9 @@ import (
 // A Cache keeps copies of users' and sessions' records near, and may lose or forget
 // them, or go back to older ones, at any time: it is never asked whether a session
 // exists. It has one clock of its own, in Unix milliseconds; an instant of that
-// clock is only ever compared with others of it.
+// clock is only ever compared with others of it. The instants of a session's record are
+// of the clocks of those who ask, and compared with theirs alone: however wrong the
+// cache's clock is, it prolongs no session.
 //
 // A copy of a user's record carries the instant before which it was read (At of its
 // [Fill]) and is fresh for less than [Terms].Fresh after that. A copy of a session's
@@ -16,8 +18,8 @@ import (
 // only beside a user's record of that Version. Each method is atomic; an error means
 // that the cache did not answer, and whatever the call asked for may happen or not.
 type Cache interface {
-	// Verify judges by the copies as [Verify] does with CacheTracking, by the cache's
-	// clock, and records the use there where it is due.
+	// Verify judges by the copies as [Verify] does with CacheTracking, where the user's
+	// is of use by the cache's clock, and records the use there where it is due.
 	Verify(ctx context.Context, op VerifyOp, terms Terms) (Cached, error)
 	// Fill keeps what was read. It refuses (kept false, and the instant) where the read
 	// began more than Fresh/2 ago. A user's record older than the one that is there, or
@@ -48,7 +50,7 @@ const (
 // Cached is what a cache answers.
 type Cached struct {
 	Found        Found
-	At           int64  // the cache's instant: the judgement was made and, after a miss, a read begins then
+	At           int64  // the cache's instant: after a miss a read begins then
 	Version      int64  // no user's record older than this may be believed; 0 = none is known
 	Reason       Reason // of the verdict
 	User         User
@@ -63,6 +65,7 @@ type Fill struct {
 	User   User
 	Record Record // the zero Record where there is none
 	At     int64  // the cache's instant before the read began
+	Now    int64  // the caller's then, Unix milliseconds
 }
 
 // CacheTracking is that of a cache: it records uses at least every Q = min(30 s,

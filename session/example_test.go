@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/session"
 )
 
 func Example() {
 	ctx := context.Background()
 	clock := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	store := session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	store := session.NewLocal(embedded.Memory())
 	sessions := session.New(store, session.Options{
 		RouteKey: []byte("32 bytes, fixed for all the data"),
 		Now:      func() time.Time { return clock },
@@ -55,7 +55,7 @@ func Example() {
 // A second factor, or a change of the user's rights: a new token for the same session.
 func ExampleManager_Rotate() {
 	ctx := context.Background()
-	sessions := session.New(session.NewLocal(kv.NewMemory(kv.MemoryOptions{})), session.Options{RouteKey: make([]byte, 32)})
+	sessions := session.New(session.NewLocal(embedded.Memory()), session.Options{RouteKey: make([]byte, 32)})
 	token, _, err := sessions.Create(ctx, "acme", session.CreateRequest{UserID: "ann", AMR: []string{"pwd"}})
 	if err != nil {
 		fmt.Println(err)

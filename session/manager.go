@@ -30,6 +30,9 @@ type Options struct {
 	Tenants *Tenants // where nil nobody can log out a whole tenant, and no session is held against it
 }
 
+// errStaleEpoch is met where the tenant's epoch cannot be read and the session can.
+var errStaleEpoch = fmt.Errorf("session: the tenant's epoch is too old: %w", keytype.ErrUnavailable)
+
 // A Manager checks requests, makes tokens, reads the clock and asks its store.
 //
 // A value that is not allowed is a [*keytype.ValueError] with the field's name in
@@ -62,7 +65,7 @@ func (m *Manager) Create(ctx context.Context, tenant string, req CreateRequest) 
 	if err != nil {
 		return Token{}, Session{}, err
 	}
-	if record.TenantEpoch, err = m.opts.Tenants.epoch(ctx, tenant); err != nil {
+	if record.TenantEpoch, err = m.opts.Tenants.current(ctx, tenant); err != nil {
 		return Token{}, Session{}, err
 	}
 	token, c := newToken(user.Tag)
@@ -89,18 +92,19 @@ func (m *Manager) Verify(ctx context.Context, tenant, token string, req VerifyRe
 	if !ok {
 		return Verdict{Reason: Unknown}, nil
 	}
-	epoch, err := m.opts.Tenants.epoch(ctx, tenant)
+	epoch, stale, err := m.opts.Tenants.orStale(ctx, tenant)
 	if err != nil {
 		return Verdict{}, err
 	}
-	v, err := m.store.Verify(ctx, VerifyOp{Key: Key{tenant, c.tag, c.id}, TokenHash: c.hash, VerifyRequest: req, Now: m.clock()})
+	v, err := m.store.Verify(ctx, VerifyOp{Key: Key{tenant, c.tag, c.id}, TokenHash: c.hash, VerifyRequest: req, TenantEpoch: epoch, Now: m.clock()})
 	if err != nil {
 		return Verdict{}, err
 	}
 	v.Source = cmp.Or(v.Source, FromStore)
-	if v.Active && v.Session.TenantEpoch < epoch {
-		return Verdict{Reason: Epoch, Source: v.Source, Degraded: v.Degraded}, nil
+	if stale && v.Source != FromCache { // an outage of this one item
+		return Verdict{}, errStaleEpoch
 	}
+	v.Degraded = v.Degraded || stale
 	return v, nil
 }
 
@@ -134,14 +138,15 @@ func (m *Manager) Rotate(ctx context.Context, tenant, token string, req RotateRe
 }
 
 // Revoke ends the session of the token, or of the one that a rotation put in its
-// place. A token of no live session is no error.
-func (m *Manager) Revoke(ctx context.Context, tenant, token string) (Propagation, error) {
+// place. A token of no live session is no error, nor is one from before that rotation;
+// [Revocation] tells.
+func (m *Manager) Revoke(ctx context.Context, tenant, token string) (Revocation, error) {
 	c, ok := parseToken(token)
 	if !ok {
-		return m.dated(atOnce), nil
+		return Revocation{Propagation: m.dated(atOnce)}, nil
 	}
-	p, _, err := m.revoke(ctx, Key{tenant, c.tag, c.id}, c.hash)
-	return p, err
+	p, outcome, err := m.revoke(ctx, Key{tenant, c.tag, c.id}, c.hash)
+	return Revocation{Propagation: p, Known: outcome == Done}, err
 }
 
 // RevokeHandle ends the session: ErrNotFound where there never was one in this

@@ -18,13 +18,20 @@ type ReadThroughOptions struct {
 	MaxReads    int           // durable reads under way at once, 256
 	ReadTimeout time.Duration // of one durable read, 5 s
 	Now         func() time.Time
+	Elsewhere   Elsewhere // nil: every process over the durable store goes through this cache
 }
+
+// Elsewhere reports that processes over the same durable store may go through another
+// cache than the caller's, and for how long at most after a change these may answer with what was before it.
+type Elsewhere func() (yes bool, bound time.Duration)
 
 // The bounds of work that nobody waits for, and of the wait for a free read.
 const (
 	maxTouches   = 64
 	touchTimeout = 2 * time.Second
 	queueTime    = 100 * time.Millisecond
+	tellTime     = 250 * time.Millisecond // at least, to tell the cache of a change
+	staleWait    = 250 * time.Millisecond // for the durable store, by who has a stale answer
 )
 
 // A ReadThrough is the Store that answers verifies from a cache where it can, and
@@ -36,7 +43,8 @@ const (
 // read began, on reading the user's record before the session's, and on versions that
 // must be equal; the second on fills and flights that are refused once they are older
 // than half of Fresh, and on the bump. A cache that does not answer costs a durable
-// read and nothing else.
+// read and nothing else. While others go through another cache this one is not asked,
+// and no change is said to be propagated.
 type ReadThrough struct {
 	Store   // what no cache answers
 	durable Durable
@@ -61,6 +69,9 @@ func NewReadThrough(durable Durable, cache Cache, opts ReadThroughOptions) *Read
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Elsewhere == nil {
+		opts.Elsewhere = nowhere
+	}
 	if opts.Fresh/2 <= 2*opts.Skew {
 		panic("session: half of Fresh must be more than twice Skew")
 	}
@@ -72,19 +83,23 @@ func NewReadThrough(durable Durable, cache Cache, opts ReadThroughOptions) *Read
 	}
 }
 
+// Bound is how long after a change an answer may be what it was before it.
+func (t *ReadThrough) Bound() time.Duration {
+	return t.opts.Fresh + t.opts.StaleGrace + 2*t.opts.Skew
+}
+
+func nowhere() (bool, time.Duration) { return false, 0 }
+
 // Verify implements Store. Warm, it costs one command of the cache and no durable
 // read; cold, one command, one Load and one fill. A verdict is degraded where the
-// cache did not answer (it is the durable store's then, and exact), or the durable
+// cache did not answer or is not asked (it is the durable store's then, and exact), or the durable
 // store did not (it is up to Fresh + StaleGrace old then).
 func (t *ReadThrough) Verify(ctx context.Context, op VerifyOp) (Verdict, error) {
-	seen, err := t.cache.Verify(ctx, op, t.terms)
+	seen, err := t.look(ctx, op)
 	if ctx.Err() != nil {
 		return Verdict{}, ctx.Err()
 	}
 	cacheDown := err != nil
-	if cacheDown {
-		seen = Cached{}
-	}
 	verdict, agreed := seen.verdict(op)
 	if seen.Found == FoundFresh && agreed {
 		if seen.TouchDurably {
@@ -92,7 +107,12 @@ func (t *ReadThrough) Verify(ctx context.Context, op VerifyOp) (Verdict, error) 
 		}
 		return verdict, nil
 	}
-	fromStore, err := t.verifyDurably(ctx, op, seen)
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if seen.Found == FoundStale && agreed {
+		wait, cancel = context.WithTimeout(ctx, staleWait)
+	}
+	defer cancel()
+	fromStore, err := t.verifyDurably(wait, op, seen)
 	switch {
 	case err == nil:
 		fromStore.Source, fromStore.Degraded = FromStore, cacheDown
@@ -104,14 +124,29 @@ func (t *ReadThrough) Verify(ctx context.Context, op VerifyOp) (Verdict, error) 
 	return Verdict{}, err
 }
 
-// verdict is what the copies amount to at the cache's instant. It counts only where
+// errElsewhere is why a cache is not asked.
+var errElsewhere = errors.New("session: others go through another cache")
+
+// look asks the cache, if it is the one that all processes go through.
+func (t *ReadThrough) look(ctx context.Context, op VerifyOp) (Cached, error) {
+	if yes, _ := t.opts.Elsewhere(); yes {
+		return Cached{}, errElsewhere
+	}
+	seen, err := t.cache.Verify(ctx, op, t.terms)
+	if err != nil {
+		return Cached{}, err
+	}
+	return seen, nil
+}
+
+// verdict is what the copies amount to. It counts only where
 // this package's transition agrees with the cache's own judgement: a defect in one
 // of the two costs a read, and is never an answer.
 func (c Cached) verdict(op VerifyOp) (v Verdict, agreed bool) {
 	if c.Found == FoundNothing {
 		return Verdict{}, false
 	}
-	op.Now, op.NoTouch = instant(c.At), true
+	op.NoTouch = true
 	_, v = Verify(c.User, c.Record, op, CacheTracking(c.Record.Idle))
 	v.Source = FromCache
 	if t := DurableTracking(c.Record.Idle); v.Active { // the durable store has the last word on that
@@ -161,7 +196,7 @@ func (t *ReadThrough) Create(ctx context.Context, op CreateOp) (Session, Outcome
 // Rotate implements Store.
 func (t *ReadThrough) Rotate(ctx context.Context, op RotateOp) (Session, Propagation, Outcome, error) {
 	s, p, outcome, err := t.durable.Rotate(ctx, op)
-	if concernsCache(outcome, err) {
+	if t.concernsCache(ctx, op.Tag, outcome, err) {
 		p = t.propagate(ctx, op.Tag)
 	}
 	return s, p, outcome, err
@@ -171,7 +206,7 @@ func (t *ReadThrough) Rotate(ctx context.Context, op RotateOp) (Session, Propaga
 // before: whoever ended it may not have.
 func (t *ReadThrough) Revoke(ctx context.Context, op RevokeOp) (Propagation, Outcome, error) {
 	p, outcome, err := t.durable.Revoke(ctx, op)
-	if concernsCache(outcome, err) {
+	if t.concernsCache(ctx, op.Tag, outcome, err) {
 		p = t.propagate(ctx, op.Tag)
 	}
 	return p, outcome, err
@@ -180,32 +215,54 @@ func (t *ReadThrough) Revoke(ctx context.Context, op RevokeOp) (Propagation, Out
 // Change implements Store.
 func (t *ReadThrough) Change(ctx context.Context, op ChangeOp) (Changed, Outcome, error) {
 	c, outcome, err := t.durable.Change(ctx, op)
-	if concernsCache(outcome, err) {
+	if t.concernsCache(ctx, op.User.Tag, outcome, err) {
 		c.Propagation = t.propagate(ctx, op.User.Tag)
 	}
 	return c, outcome, err
 }
 
-// concernsCache reports whether the cache is to be told: also of a change that may have happened.
-func concernsCache(outcome Outcome, err error) bool {
-	if err != nil {
-		return errors.Is(err, keytype.ErrOutcomeUnknown)
+// concernsCache reports whether the cache is to be told before the caller is. Of a
+// change that may have happened it is told later: nobody is promised that it was, and
+// to read the store that has just failed would double the caller's wait.
+func (t *ReadThrough) concernsCache(ctx context.Context, tag string, outcome Outcome, err error) bool {
+	if errors.Is(err, keytype.ErrOutcomeUnknown) {
+		ctx := context.WithoutCancel(ctx)
+		t.background.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, t.opts.ReadTimeout)
+			defer cancel()
+			_ = t.tell(ctx, tag) // where it fails, the copies run out
+		})
 	}
-	return outcome == Done
+	return err == nil && outcome == Done
 }
 
 // propagate tells the cache after a durable change. The change stands whatever comes
-// of it, and so it does not end with the caller's patience.
+// of it, and so it does not end with a caller who leaves. It has what is left of the
+// request's time, and a moment where that is over.
 func (t *ReadThrough) propagate(ctx context.Context, tag string) Propagation {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.ReadTimeout)
-	defer cancel()
-	u, err := t.durable.LoadUser(ctx, tag)
-	if err == nil {
-		err = t.cache.Bump(ctx, tag, u.Version, t.terms)
+	until := time.Now().Add(t.opts.ReadTimeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
+		until = deadline
 	}
+	if soonest := time.Now().Add(tellTime); until.Before(soonest) {
+		until = soonest
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	defer cancel()
+	err := t.tell(ctx, tag)
+	elsewhere, bound := t.opts.Elsewhere()
 	now := instant(t.opts.Now().UnixMilli())
-	if err != nil {
-		return Propagation{EffectiveBy: now.Add(t.opts.Fresh + t.opts.StaleGrace + 2*t.opts.Skew)}
+	if err != nil || elsewhere {
+		return Propagation{EffectiveBy: now.Add(max(bound, t.Bound()))}
 	}
 	return Propagation{Propagated: true, EffectiveBy: now}
+}
+
+// tell hands the cache the user's version.
+func (t *ReadThrough) tell(ctx context.Context, tag string) error {
+	u, err := t.durable.LoadUser(ctx, tag)
+	if err != nil {
+		return err
+	}
+	return t.cache.Bump(ctx, tag, u.Version, t.terms)
 }

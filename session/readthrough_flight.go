@@ -79,7 +79,7 @@ func (t *ReadThrough) read(ctx context.Context, op VerifyOp, at int64) (u User, 
 		if at == 0 || u.Version == 0 {
 			break
 		}
-		kept, now, err := t.cache.Fill(ctx, Fill{Key: op.Key, User: u, Record: r, At: at}, t.terms)
+		kept, now, err := t.cache.Fill(ctx, Fill{Key: op.Key, User: u, Record: r, At: at, Now: op.Now.UnixMilli()}, t.terms)
 		if kept || err != nil {
 			break
 		}

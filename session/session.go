@@ -4,6 +4,11 @@
 // record (revoked, absolute and idle expiry) or in the user's (session version,
 // disabled), so that logging a user out everywhere is one write to one record,
 // whatever the number of sessions, and never depends on finding them.
+//
+// Sessions are durable. A store that does not answer is an error, never a verdict: it
+// fails closed, and nobody is logged out by that. A cache before the store
+// ([ReadThrough]) is behind an end by at most its Bound, 12 s by default, and what it
+// loses costs reads alone.
 package session
 
 import (
@@ -137,8 +142,8 @@ type Verdict struct {
 	// (active) or after it (Rotated): the client missed an answer, or somebody has its old token.
 	OldToken bool
 	Source   Source // FromStore where empty
-	// Degraded says that a store did not answer: the cache, where the verdict is from
-	// the durable store and exact; else the durable store, and the verdict is older than it should be.
+	// Degraded says that a store did not answer: the cache, where the verdict is from the
+	// durable store and exact; else the durable store, and the verdict, or the tenant's epoch, is older than it should be.
 	Degraded bool
 }
 
@@ -146,6 +151,12 @@ type Verdict struct {
 type Propagation struct {
 	Propagated  bool      // no cache answers with anything older any more
 	EffectiveBy time.Time // at the latest then; from a Store, zero: from its answer on
+}
+
+// A Revocation is what came of the wish to end the session of a token.
+type Revocation struct {
+	Propagation
+	Known bool // the token was one of the session, which has ended now or had before
 }
 
 // Changed is what a change of a user led to.
@@ -288,7 +299,8 @@ type VerifyOp struct {
 	Key
 	TokenHash []byte
 	VerifyRequest
-	Now time.Time
+	TenantEpoch int64 // a session with a smaller one is dead
+	Now         time.Time
 }
 
 // A RotateOp is a token to replace.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -160,6 +161,34 @@ func TestS17TenantEpochThatHangs(t *testing.T) {
 	})
 }
 
+// forever is a store whose epochs never come.
+type forever struct{ Store }
+
+func (forever) TenantEpoch(ctx context.Context, _ string) (int64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// An epoch that never comes takes part of a request's time, of however many ask, and had no effect.
+func TestTenantEpochHasATimeOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tenants := NewTenants(forever{}, TenantsOptions{})
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		began := time.Now()
+		var group sync.WaitGroup
+		for range 30 {
+			group.Go(func() {
+				_, err := tenants.epoch(ctx, "acme")
+				if took := time.Since(began); !errors.Is(err, keytype.ErrUnavailable) || took != epochTime {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		}
+		group.Wait()
+	})
+}
+
 // One who reads and gives up fails nobody else.
 func TestTenantEpochReaderGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -198,4 +227,88 @@ func TestLogoutTenantNeedsTenants(t *testing.T) {
 	if _, err := m.LogoutTenant(t.Context(), "acme"); !errors.Is(err, errTenants) {
 		t.Errorf("without Tenants: %v", err)
 	}
+}
+
+// answering says of each verdict that it comes from the source.
+type answering struct {
+	Store
+	source Source
+}
+
+func (a answering) Verify(ctx context.Context, op VerifyOp) (Verdict, error) {
+	v, err := a.Store.Verify(ctx, op)
+	v.Source = a.source
+	return v, err
+}
+
+// With a grace, what is known of a tenant counts for verify that much longer while it
+// cannot be read, and is marked; nothing else is decided by it.
+func TestStaleGraceOfTenants(t *testing.T) {
+	const grace = 15 * time.Second
+	store, now := newFailing(), time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	clock := func() time.Time { return now }
+	tenants := NewTenants(store, TenantsOptions{Now: clock, StaleGrace: grace})
+	m := New(answering{store, FromCache}, Options{RouteKey: make([]byte, 32), Now: clock, Tenants: tenants})
+	token, s, err := m.Create(t.Context(), "acme", CreateRequest{UserID: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.down.Store(true)
+	for _, step := range []struct {
+		why  string
+		pass time.Duration
+		want Verdict
+		err  error
+	}{
+		{"the last moment of F", 10*time.Second - time.Millisecond, Verdict{Active: true}, nil},
+		{"stale", time.Millisecond, Verdict{Active: true, Degraded: true}, nil},
+		{"the last moment of the grace", grace - time.Millisecond, Verdict{Active: true, Degraded: true}, nil},
+		{"after it", time.Millisecond, Verdict{}, keytype.ErrUnavailable},
+	} {
+		now = now.Add(step.pass)
+		v, err := m.Verify(t.Context(), "acme", token.Reveal(), VerifyRequest{})
+		if !errors.Is(err, step.err) || v.Active != step.want.Active || v.Degraded != step.want.Degraded {
+			t.Errorf("%s: %+v, %v", step.why, v, err)
+		}
+		if _, err := m.Get(t.Context(), "acme", s.Handle); (err == nil) != (step.want.Active && !step.want.Degraded) {
+			t.Errorf("%s: read: %v", step.why, err)
+		}
+	}
+	now = now.Add(-time.Second)
+	direct := New(store, Options{RouteKey: make([]byte, 32), Now: clock, Tenants: tenants})
+	if v, err := direct.Verify(t.Context(), "acme", token.Reveal(), VerifyRequest{}); !errors.Is(err, keytype.ErrUnavailable) || v.Active {
+		t.Errorf("in the grace, and the session is read: %+v, %v", v, err)
+	}
+	if _, err := m.Verify(t.Context(), "bolt", token.Reveal(), VerifyRequest{}); !errors.Is(err, keytype.ErrUnavailable) {
+		t.Errorf("a tenant that was never read: %v", err)
+	}
+	store.down.Store(false)
+	if p, err := m.LogoutTenant(t.Context(), "acme"); err != nil || p.EffectiveBy.Sub(now) != 10*time.Second+grace {
+		t.Errorf("another node may not know of it until %s after it: %v", p.EffectiveBy.Sub(now), err)
+	}
+	if v, err := m.Verify(t.Context(), "acme", token.Reveal(), VerifyRequest{}); err != nil || v.Reason != Epoch || v.Degraded {
+		t.Errorf("read again: %+v, %v", v, err)
+	}
+}
+
+// A store that hangs keeps a verify with a stale epoch no longer than a moment.
+func TestStaleGraceWaitsBriefly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFailing()
+		tenants := NewTenants(store, TenantsOptions{StaleGrace: time.Minute})
+		if _, _, err := tenants.orStale(t.Context(), "acme"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		store.hang = make(chan struct{})
+		go func() { _, _ = tenants.epoch(t.Context(), "acme") }()
+		synctest.Wait()
+		began := time.Now()
+		_, stale, err := tenants.orStale(t.Context(), "acme")
+		if took := time.Since(began); err != nil || !stale || took != 500*time.Millisecond {
+			t.Errorf("stale %v, %v after %s", stale, err, took)
+		}
+		close(store.hang)
+		synctest.Wait()
+	})
 }

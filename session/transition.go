@@ -53,6 +53,8 @@ type Previous struct {
 	AMR        []string `json:"amr,omitempty"`
 	AuthAt     int64    `json:"auth_at"`
 	GraceUntil int64    `json:"grace"` // it verifies before that instant
+
+	PermissionEpoch int64 `json:"pe,omitempty"`
 }
 
 // A Tracking is how closely a store follows the last use of a session, in
@@ -159,7 +161,8 @@ func (r Record) held(tokenHash []byte, now time.Time) holding {
 
 // before is the session as its previous token stands for it: that one gains nothing by the rotation.
 func (r Record) before() Record {
-	r.AAL, r.AMR, r.AuthAt = r.Previous.AAL, r.Previous.AMR, r.Previous.AuthAt
+	p := r.Previous
+	r.AAL, r.AMR, r.AuthAt, r.PermissionEpoch = p.AAL, p.AMR, p.AuthAt, p.PermissionEpoch
 	return r
 }
 
@@ -181,7 +184,7 @@ func Verify(u User, r Record, op VerifyOp, t Tracking) (Record, Verdict) {
 	return r, Verdict{
 		Active:           true,
 		Session:          as.Session(u, op.Key, t),
-		PermissionsStale: r.PermissionEpoch < u.PermissionEpoch,
+		PermissionsStale: as.PermissionEpoch < u.PermissionEpoch,
 		OldToken:         old,
 	}
 }
@@ -196,6 +199,10 @@ func refuse(u User, r Record, hold holding, op VerifyOp, t Tracking) Reason {
 		return Unknown
 	case hold == holdsOld:
 		return Rotated
+	case reason == Revoked:
+		return Revoked
+	case r.TenantEpoch < op.TenantEpoch:
+		return Epoch
 	case reason != "":
 		return reason
 	case r.AAL < op.MinAAL:
@@ -213,7 +220,10 @@ func Rotate(u User, r Record, op RotateOp, t Tracking) (User, Record, Outcome) {
 		return u, r, RefusedNotActive
 	}
 	at := op.Now.UnixMilli()
-	r.Previous = Previous{TokenHash: r.TokenHash, AAL: r.AAL, AMR: r.AMR, AuthAt: r.AuthAt, GraceUntil: at + Grace.Milliseconds()}
+	r.Previous = Previous{
+		TokenHash: r.TokenHash, AAL: r.AAL, AMR: r.AMR, AuthAt: r.AuthAt, PermissionEpoch: r.PermissionEpoch,
+		GraceUntil: at + Grace.Milliseconds(),
+	}
 	r.TokenHash, r.PermissionEpoch = op.NewHash, u.PermissionEpoch
 	r.Seen = max(r.Seen, at)
 	if op.AAL > 0 || op.AMR != nil {

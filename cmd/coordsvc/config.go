@@ -12,12 +12,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
 )
 
 // config is every setting, checked.
 type config struct {
 	httpAddr         string
 	opsAddr          string
+	grpcAddr         string // "" = none
 	dataDir          string
 	dynamoDB         string // "" = embedded, "aws", or an endpoint URL
 	tablePrefix      string
@@ -29,6 +32,8 @@ type config struct {
 	redisURL         string // "" = none
 	redisPrefix      string
 	redisBudget      time.Duration
+	staleGrace       time.Duration // of sessions
+	xRateLimit       ratelimithttp.Older
 }
 
 func (c config) embedded() bool { return c.dynamoDB == "" }
@@ -75,12 +80,19 @@ var settings = []setting{
 	{"COORD_REDIS_URL", "address of a Redis: " + redisForms + "; unset: none", setRedisURL},
 	{"COORD_REDIS_PREFIX", "before every key in Redis; belongs to one set of tables, or one data folder", setRedisPrefix},
 	{"COORD_REDIS_BUDGET_MS", "how long a request waits for Redis, in ms (5)", setRedisBudget},
+	{"COORD_SESSION_STALE_GRACE_MS", "for how long beyond 10 s sessions are verified from Redis while DynamoDB does not answer, in ms (0); a revocation may show that much later; the same on every node", setStaleGrace},
 	{"COORD_POLICY_PATH", "file or folder with the rate-limit policies; unset: one policy, default", func(c *config, v string) error {
 		c.policyPath = v
 		return nil
 	}},
+	{"COORD_X_RATELIMIT", "sets X-RateLimit-Limit, -Remaining and -Reset on checks, the last in seconds since 1970 (epoch) or from now (delta); unset: none", setXRateLimit},
 	{"COORD_TEST_CLOCK_OFFSET_MS", "how far the clock is off, in ms; for binaries that were linked for tests", setClockOffset},
-	{"COORD_GRPC_ADDR", "not supported yet", notYet},
+	{"COORD_GRPC_ADDR", "address of Envoy's rate limit service over gRPC; unset: none", func(c *config, v string) error {
+		if v == "" {
+			return nil
+		}
+		return setAddr(&c.grpcAddr, v, "127.0.0.1:9091")
+	}},
 }
 
 // loadConfig reads the settings from flags and environment and returns what
@@ -193,9 +205,26 @@ func setLeaseGuard(c *config, v string) error {
 	return nil
 }
 
-func notYet(_ *config, v string) error {
-	if v != "" {
-		return errors.New("is not supported by this version: leave it unset")
+// maxStaleGrace leaves API keys known for as long: they are read again when they are
+// 5 s old, and count for 30 s.
+const maxStaleGrace = 15_000 // ms
+
+func setStaleGrace(c *config, v string) error {
+	ms, err := strconv.ParseInt(orDefault(v, "0"), 10, 64)
+	if err != nil || ms < 0 || ms > maxStaleGrace {
+		return fmt.Errorf("is %q: write a number of milliseconds from 0 to %d, or leave it unset for 0", v, maxStaleGrace)
+	}
+	if ms > 0 && (c.embedded() || c.redisURL == "") {
+		return errors.New("needs COORD_DYNAMODB and COORD_REDIS_URL, without which no session is cached: leave it unset")
+	}
+	c.staleGrace = time.Duration(ms) * time.Millisecond
+	return nil
+}
+
+func setXRateLimit(c *config, v string) error {
+	c.xRateLimit = ratelimithttp.Older(v)
+	if !c.xRateLimit.Known() {
+		return fmt.Errorf("is %q: write %s or %s, or leave it unset for none", v, ratelimithttp.Epoch, ratelimithttp.Delta)
 	}
 	return nil
 }

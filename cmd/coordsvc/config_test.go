@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,19 +43,21 @@ func TestAllMistakesAreToldAtOnceEachWithItsFix(t *testing.T) {
 	_, err := load(map[string]string{
 		"COORD_HTTP_ADDR":       "8080",
 		"COORD_OPS_ADDR":        "127.0.0.1:99999",
+		"COORD_GRPC_ADDR":       "9091",
 		"COORD_DYNAMODB":        "dynamo:8000",
 		"COORD_TABLE_PREFIX":    "a b",
 		"COORD_LEASE_GUARD_MS":  "2s",
 		"COORD_REDIS_URL":       "http://user:hunter2@h:1",
 		"COORD_REDIS_PREFIX":    "{a}",
 		"COORD_REDIS_BUDGET_MS": "0",
+		"COORD_X_RATELIMIT":     "unix",
 	})
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"COORD_HTTP_ADDR (--http-addr)", "write host:port", "COORD_OPS_ADDR", "COORD_DYNAMODB", "http://127.0.0.1:8000",
-		"COORD_TABLE_PREFIX", "COORD_LEASE_GUARD_MS", "from 500 to 60000", "COORD_REDIS_URL", "redis://host:port", "COORD_REDIS_PREFIX", "COORD_REDIS_BUDGET_MS", "from 1 to 1000", "COORD_KEYS_FILE",
+		"COORD_HTTP_ADDR (--http-addr)", "write host:port", "COORD_OPS_ADDR", "COORD_GRPC_ADDR (--grpc-addr)", "127.0.0.1:9091", "COORD_DYNAMODB", "http://127.0.0.1:8000",
+		"COORD_TABLE_PREFIX", "COORD_LEASE_GUARD_MS", "from 500 to 60000", "COORD_REDIS_URL", "redis://host:port", "COORD_REDIS_PREFIX", "COORD_REDIS_BUDGET_MS", "from 1 to 1000", "COORD_X_RATELIMIT", "epoch or delta", "COORD_KEYS_FILE",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the message lacks %q:\n%v", want, err)
@@ -105,6 +108,34 @@ func TestTheGuardHasBounds(t *testing.T) {
 		}
 		if _, err := load(env); (err == nil) != step.ok {
 			t.Errorf("%s: %q: %v", step.why, step.value, err)
+		}
+	}
+}
+
+func TestTheStaleGraceHasBounds(t *testing.T) {
+	cached := map[string]string{"COORD_DYNAMODB": "aws", "COORD_KEYS_FILE": "k", "COORD_REDIS_URL": "redis://h:1"}
+	for _, step := range []struct {
+		why   string
+		env   map[string]string
+		value string
+		says  string // "" = allowed
+	}{
+		{"unset", nil, "", ""},
+		{"none, embedded", nil, "0", ""},
+		{"the most", cached, "15000", ""},
+		{"above it", cached, "15001", "from 0 to 15000"},
+		{"below none", cached, "-1", "from 0 to 15000"},
+		{"no session is cached, embedded", map[string]string{"COORD_REDIS_URL": "redis://h:1"}, "1", "needs COORD_DYNAMODB and COORD_REDIS_URL"},
+		{"no session is cached, without Redis", map[string]string{"COORD_DYNAMODB": "aws", "COORD_KEYS_FILE": "k"}, "1", "needs COORD_DYNAMODB and COORD_REDIS_URL"},
+	} {
+		env := map[string]string{"COORD_SESSION_STALE_GRACE_MS": step.value}
+		maps.Copy(env, step.env)
+		c, err := load(env)
+		if (err == nil) != (step.says == "") || err != nil && !strings.Contains(err.Error(), step.says) {
+			t.Errorf("%s: %v", step.why, err)
+		}
+		if step.why == "the most" && c.staleGrace != 15*time.Second {
+			t.Errorf("%s is %s", step.value, c.staleGrace)
 		}
 	}
 }

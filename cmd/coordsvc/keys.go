@@ -18,7 +18,7 @@ import (
 // keys runs coordsvc keys create. The key alone goes to stdout, what is known of it to stderr.
 func keys(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	if len(args) == 0 || args[0] != "create" {
-		return errors.New("usage: coordsvc keys create --tenant T [--name N] [--scopes a,b] [--expires-in 720h]")
+		return needsSubcommand(args, stdout, "usage: coordsvc keys create --tenant T [--name N] [--scopes a,b] [--expires-in 720h]")
 	}
 	fs := flag.NewFlagSet("coordsvc keys create", flag.ContinueOnError)
 	tenant := fs.String("tenant", "", "the tenant that the key acts for")
@@ -66,6 +66,8 @@ func createKeyAnywhere(ctx context.Context, c config, req newKey) (createdKey, e
 	case err != nil:
 		return key, err
 	}
-	key, err = createKey(ctx, auth.New(s.auth, auth.Options{}), req)
+	if err = s.tablesStand(ctx, c); err == nil {
+		key, err = createKey(ctx, auth.New(s.auth, auth.Options{}), req)
+	}
 	return key, errors.Join(err, s.close())
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -19,6 +21,15 @@ type fileKeys struct {
 }
 
 const keySize = 32 // bytes
+
+// limits is the secret that hides what the keys of rate limits in Redis are made of.
+func (k fileKeys) limits() []byte {
+	key, err := hkdf.Expand(sha256.New, k.route, "rate-limit keys", keySize)
+	if err != nil {
+		panic(err) // for longer keys only
+	}
+	return key
+}
 
 // loadKeys reads a file of "<name> <base64 of 32 bytes>" lines; blank lines
 // and lines that begin with # are skipped.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 )
 
@@ -35,6 +36,7 @@ const usage = `coordsvc keeps coordination state: sessions, rate limits, leases,
   coordsvc policy lint FILE|DIR      say everything that is wrong with policy files
   coordsvc policy explain FILE|DIR   say which limits, keys and overrides a request meets; --help has its flags
   coordsvc backup DIR                copy the embedded store, while it is in use, to a new data folder
+  coordsvc doctor [-o json]          say what is set up wrong, with the settings of serve; fails where something is
   coordsvc version
 
 Each takes --help. A setting is an environment variable or the flag of the same
@@ -49,6 +51,9 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return errors.New("name a command")
 	}
 	command, args := args[0], args[1:]
+	if slices.ContainsFunc(args, asksHelp) {
+		stderr = stdout // where flags write their help
+	}
 	switch command {
 	case "serve":
 		return serve(ctx, args, getenv, stdout, stderr, ready)
@@ -60,16 +65,31 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return policyFiles(ctx, args, stdout, stderr)
 	case "backup":
 		return backup(ctx, args, getenv, stdout, stderr)
-	case "version":
+	case "doctor":
+		return diagnose(ctx, args, getenv, stdout, stderr)
+	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, version())
 		return nil
-	case "help", "-h", "-help", "--help":
+	case "help", "-h", "--h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
 		return nil
 	default:
 		fmt.Fprint(stderr, usage)
 		return fmt.Errorf("there is no command %q", command)
 	}
+}
+
+// asksHelp reports whether the argument does, as package flag reads it.
+func asksHelp(arg string) bool { return slices.Contains([]string{"-h", "--h", "-help", "--help"}, arg) }
+
+// needsSubcommand answers a command that has subcommands and was called without one of them:
+// its usage is what was asked for, or else the mistake.
+func needsSubcommand(args []string, stdout io.Writer, usage string) error {
+	if len(args) > 0 && asksHelp(args[0]) {
+		fmt.Fprintln(stdout, usage)
+		return nil
+	}
+	return errors.New(usage)
 }
 
 // version names the build as the Go toolchain stamped it.

@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,78 +14,109 @@ import (
 	"github.com/coordsvc/coordsvc/keytype"
 )
 
-// errForeignRedis ends a process whose keys in Redis would mix with those of other tables.
+// errForeignRedis is met where keys in Redis would mix with those of other tables. A
+// process does not start then; one that runs goes on without Redis.
 var errForeignRedis = errors.New("COORD_REDIS_PREFIX (--redis-prefix): another set of tables, or another data folder, uses this Redis under this prefix; give each a prefix of its own")
 
 // The marker outlives a night without nodes, and shows a wrong pairing soon after an outage.
 const (
-	markerTTL   = 24 * time.Hour
-	markerEvery = 10 * time.Second
-	markerWait  = time.Second
+	markerTTL  = 24 * time.Hour
+	markerWait = time.Second
+	pairEvery  = 10 * time.Second
+	pairSoon   = time.Second // after a store did not answer
 )
 
 // A marker says in Redis whose keys lie there: those of one set of tables, or of one
-// data folder. A copy of the tables under the same keys file has another name, and
-// must not answer for them.
+// data folder. A copy of the tables has another name, and must not answer for them. It
+// also gives this Redis a name, by which nodes notice that they have the same.
 type marker struct {
 	client redis.UniversalClient // nil: nothing is marked
 	key    string
-	value  string
+	owner  string
+	name   string // of this Redis: what is found there, else what this node puts there
 }
 
-func newMarker(client redis.UniversalClient, c config, route []byte) marker {
-	mac := hmac.New(sha256.New, route)
-	_, _ = fmt.Fprintf(mac, "store marker %t %s", c.embedded(), c.tablePrefix)
-	return marker{client, keytype.StoreMarker.CacheKey(c.redisPrefix), "1 " + hex.EncodeToString(mac.Sum(nil)[:16])}
+func newMarker(client redis.UniversalClient, c config, route []byte, d deployment) *marker {
+	owner := keyed(route, fmt.Sprintf("store marker %t %s %s", c.embedded(), c.tablePrefix, d.ID))
+	return &marker{client, keytype.StoreMarker.CacheKey(c.redisPrefix), "1 " + owner + " ", rand.Text()}
 }
 
-// look returns errForeignRedis where the marker is another's, and leaves no trace: a
-// node that turns out to be set up wrong must not shut the right ones out. Redis that
-// does not answer is no error, and may be wrong later.
-func (m marker) look(ctx context.Context) error {
+// check puts the marker where there is none, or renews it, and returns the name of the
+// Redis. It returns errForeignRedis where the marker is another's. Redis that does not
+// answer is no error and has no name; it may turn out to be wrong later.
+func (m *marker) check(ctx context.Context) (name string, err error) {
 	if m.client == nil {
-		return nil
+		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, markerWait)
+	ctx, cancel := context.WithTimeout(passing(ctx), markerWait)
 	defer cancel()
+	put, err := m.client.SetNX(ctx, m.key, m.owner+m.name, markerTTL).Result()
+	if err != nil {
+		return "", nil // it is asked again
+	}
+	if put {
+		return m.name, nil
+	}
 	found, err := m.client.Get(ctx, m.key).Result()
-	if err == nil && found != m.value {
-		return fmt.Errorf("%w; or remove the key %s, if what left it is gone", errForeignRedis, m.key)
+	if err != nil {
+		return "", nil // it is asked again
 	}
-	return nil
-}
-
-// check puts the marker where there is none, or renews it, else it is look.
-func (m marker) check(ctx context.Context) error {
-	if m.client == nil {
-		return nil
+	name, ours := strings.CutPrefix(found, m.owner)
+	if !ours {
+		return "", fmt.Errorf("%w; or remove the key %s, if what left it is gone", errForeignRedis, m.key)
 	}
-	ctx, cancel := context.WithTimeout(ctx, markerWait)
-	defer cancel()
-	put, err := m.client.SetNX(ctx, m.key, m.value, markerTTL).Result()
-	if err != nil || put {
-		return nil // it is asked again
-	}
-	if err := m.look(ctx); err != nil {
-		return err
-	}
+	m.name = name
 	m.client.Expire(ctx, m.key, markerTTL)
-	return nil
+	return name, nil
 }
 
-// watch renews the marker until ctx ends or another's is found.
-func (m marker) watch(ctx context.Context, every time.Duration, log *slog.Logger) error {
-	again := time.NewTicker(every)
-	defer again.Stop()
-	for {
+// pair looks whether the tables and the Redis are this deployment's, bars them where
+// they are not, and says in the tables which cache its nodes share. It is sure where both answered.
+func (s stores) pair(ctx context.Context, m *marker, c config, log *slog.Logger) (sure bool, err error) {
+	found := s.sharing.holds(ctx)
+	if found == nil || errors.Is(found, errNoDeployment) {
+		s.tablesBar.set(ctx, found, log)
+	}
+	name, err := m.check(ctx)
+	if err != nil || name != "" {
+		s.redisBar.set(ctx, err, log)
+	}
+	switch {
+	case err != nil:
+		return false, err
+	case errors.Is(found, errNoDeployment):
+		return false, found
+	case found != nil:
+		return false, nil //nolint:nilerr // the tables did not answer: they are asked again
+	case s.sharing == nil:
+		return true, nil
+	case !s.clock.Within(sharingClock):
+		return false, nil // what it wrote of times would mislead the others
+	case s.redis == nil:
+		name = noCache
+	case name == "":
+		return false, nil
+	default:
+		name = fmt.Sprintf("redis %s grace %d", name, c.staleGrace.Milliseconds())
+	}
+	if err := s.sharing.renew(ctx, name, log); err != nil {
+		log.DebugContext(ctx, "cannot say which cache is in force", "error", err)
+		return false, nil
+	}
+	return true, nil
+}
+
+// keepPaired pairs again and again until ctx ends.
+func (s stores) keepPaired(ctx context.Context, m *marker, c config, log *slog.Logger) {
+	for wait := pairEvery; ; {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-again.C:
-			if err := m.check(ctx); err != nil {
-				log.ErrorContext(ctx, "redis holds the keys of another store", "error", err)
-				return err
-			}
+			return
+		case <-time.After(wait):
+		}
+		sure, _ := s.pair(ctx, m, c, log) // what is wrong is barred, and logged
+		if wait = pairEvery; !sure {
+			wait = pairSoon
 		}
 	}
 }

@@ -18,23 +18,20 @@ import (
 	"github.com/coordsvc/coordsvc/internal/telemetry"
 	"github.com/coordsvc/coordsvc/ratelimit"
 	"github.com/coordsvc/coordsvc/ratelimit/policy"
+	"github.com/coordsvc/coordsvc/ratelimit/redislimit"
 )
 
 const policyUsage = "usage: coordsvc policy lint FILE|DIR, or coordsvc policy explain --policy P [--tenant T] --descriptor k=v … FILE|DIR"
 
 // policyFiles runs coordsvc policy lint and coordsvc policy explain. What they find goes to stdout.
 func policyFiles(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		return errors.New(policyUsage)
-	}
-	switch args[0] {
-	case "lint":
+	if len(args) > 0 && args[0] == "lint" {
 		return lintPolicies(args[1:], stdout, stderr)
-	case "explain":
-		return explainPolicy(ctx, args[1:], stdout, stderr)
-	default:
-		return errors.New(policyUsage)
 	}
+	if len(args) > 0 && args[0] == "explain" {
+		return explainPolicy(ctx, args[1:], stdout, stderr)
+	}
+	return needsSubcommand(args, stdout, policyUsage)
 }
 
 func lintPolicies(args []string, stdout, stderr io.Writer) error {
@@ -61,6 +58,10 @@ func lintPolicies(args []string, stdout, stderr io.Writer) error {
 // loadPolicies reads the files that the one argument behind the flags names.
 func loadPolicies(fs *flag.FlagSet, args []string, stderr io.Writer) (policy.Set, error) {
 	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprintf(fs.Output(), "Usage of %s:\n%s\n", fs.Name(), policyUsage)
+		fs.PrintDefaults()
+	}
 	if err := fs.Parse(args); err != nil {
 		return policy.Set{}, err
 	}
@@ -74,6 +75,8 @@ func explainPolicy(ctx context.Context, args []string, stdout, stderr io.Writer)
 	fs := flag.NewFlagSet("coordsvc policy explain", flag.ContinueOnError)
 	name := fs.String("policy", "default", "the policy that the request names")
 	tenant := fs.String("tenant", defaultTenant, "the tenant whose key sends the request")
+	keysFile := fs.String("keys-file", "", "that of the service: says what each key is called in Redis, too")
+	prefix := fs.String("redis-prefix", "", "that of the service, for the same")
 	descriptors := map[string]string{}
 	fs.Func("descriptor", "`name=value` of the request; once for each", func(text string) error {
 		key, value, ok := strings.Cut(text, "=")
@@ -94,11 +97,25 @@ func explainPolicy(ctx context.Context, args []string, stdout, stderr io.Writer)
 	if err != nil {
 		return err
 	}
-	writeExplanation(stdout, e)
+	named := func(policy.ExplainedLimit) string { return "" }
+	if *keysFile != "" {
+		secrets, err := loadKeys(*keysFile)
+		if err != nil {
+			return err
+		}
+		named = func(l policy.ExplainedLimit) string {
+			return redislimit.NameOf(
+				ratelimit.Bucket{Key: l.Bucket, Tag: l.Tag, Rule: ratelimit.Rule{Algorithm: l.Algorithm}},
+				redislimit.Options{Prefix: *prefix, Secret: secrets.limits()},
+			)
+		}
+	}
+	writeExplanation(stdout, e, named)
 	return nil
 }
 
-func writeExplanation(w io.Writer, e policy.Explanation) {
+// writeExplanation adds what named says each limit's key is called in Redis, unless that is "".
+func writeExplanation(w io.Writer, e policy.Explanation, named func(policy.ExplainedLimit) string) {
 	stage := string(e.Policy.Stage)
 	if e.Policy.Stage == ratelimit.Canary {
 		stage = fmt.Sprintf("canary %d %%", e.Policy.Percent)
@@ -114,6 +131,9 @@ func writeExplanation(w io.Writer, e policy.Explanation) {
 			fmt.Fprintf(w, ", by override %d for %s", l.Override, matchText(l.Match))
 		}
 		fmt.Fprintf(w, "\n  key %q\n", l.Bucket)
+		if name := named(l); name != "" {
+			fmt.Fprintf(w, "  in Redis %s\n", name)
+		}
 		if l.Apart {
 			fmt.Fprintln(w, "  in another slot than the first limit: taken in a second step")
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -57,6 +58,11 @@ limit tenant: sliding_window_counter 100/m, by override 2 for tenant: trial-*
 	if err != nil || out != want {
 		t.Errorf("got\n%s%v\nwant\n%s", out, err, want)
 	}
+	keys := policyFile(t, "route "+strings.Repeat("A", 43)+"=\nseal "+strings.Repeat("B", 43)+"=\n")
+	out, err = policyCommand(t, "explain", "--policy", "search", "--descriptor", "tenant=trial-7", "--descriptor", "user=a=b", "--keys-file", keys, "--redis-prefix", "one:", policies)
+	if lines := regexp.MustCompile(`(?m)^  in Redis one:\{[A-Za-z0-9_-]{12}\}rate_bucket:[A-Za-z0-9_-]{22}$`).FindAllString(out, -1); err != nil || len(lines) != 2 || lines[0] == lines[1] {
+		t.Errorf("got\n%s%v", out, err)
+	}
 	apart := policyFile(t, `version: 1
 policies:
   - name: default
@@ -91,6 +97,7 @@ func TestWrongPolicyCommands(t *testing.T) {
 		{"another policy", "unknown policy", []string{"explain", "--policy", "none", policies}},
 		{"a descriptor is missing", `lack "user"`, []string{"explain", "--policy", "search", "--descriptor", "tenant=t", policies}},
 		{"a descriptor without a value", "write name=value", []string{"explain", "--descriptor", "user", policies}},
+		{"no such keys file", "read the keys file", []string{"explain", "--policy", "search", "--descriptor", "tenant=t", "--descriptor", "user=u", "--keys-file", "nowhere", policies}},
 		{"a descriptor twice", `"user" is given twice`, []string{"explain", "--descriptor", "user=a", "--descriptor", "user=b", policies}},
 	} {
 		if _, err := policyCommand(t, c.args...); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -21,18 +21,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/coordsvc/coordsvc/internal/auth"
-	"github.com/coordsvc/coordsvc/internal/dynamo"
 	"github.com/coordsvc/coordsvc/internal/httpapi"
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/internal/telemetry"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
-	"github.com/coordsvc/coordsvc/session"
 )
 
 // addresses are where serve listens.
-type addresses struct{ http, ops string }
+type addresses struct{ http, ops, grpc string } // grpc is "" where it does not
 
 const (
 	drainTime     = 20 * time.Second // requests in flight may finish within it: 8 s with the stores, then caches and events
@@ -81,33 +79,31 @@ func serve(ctx context.Context, args []string, getenv func(string) string, stdou
 	if err := ensureKeys(c); err != nil {
 		return err
 	}
-	s, err := openStores(ctx, c)
+	metrics := telemetry.New()
+	s, err := openStores(ctx, c, metered(c, metrics), watched(c, metrics))
 	if errors.Is(err, kv.ErrLocked) {
 		return fmt.Errorf("another process serves the data folder %s: end it, or set COORD_DATA_DIR to a folder of its own", c.dataDir)
 	}
 	if err != nil {
 		return err
 	}
-	err = serveStores(ctx, c, s, log, stdout, ready)
+	s.watch(c, metrics)
+	err = serveStores(ctx, c, s, metrics, log, stdout, ready)
 	return errors.Join(err, s.close())
 }
 
 // serveStores runs the service over open stores until ctx ends.
-func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdout io.Writer, ready func(addresses)) error {
+func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Metrics, log *slog.Logger, stdout io.Writer, ready func(addresses)) error {
 	secrets, err := loadKeys(keysPath(c))
 	if err != nil {
-		return err
-	}
-	mark := newMarker(s.redis, c, secrets.route)
-	if err := mark.look(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
-	metrics := telemetry.New()
-	keys := auth.New(s.auth, auth.Options{})
-	counted, options, end := limitStore(s, c, metrics, log)
+	opened := make(chan struct{})
+	keys := auth.New(closed{s.auth, opened}, auth.Options{})
+	counted, options, end := limitStore(s, c, secrets, metrics, log)
 	defer end() //nolint:errcheck // ends a probe, and cannot fail
 	policies, err := startPolicies(c)
 	if err != nil {
@@ -117,8 +113,8 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return err
 	}
-	s.tenants = session.NewTenants(s.sessions, session.TenantsOptions{})
-	api, err := newAPI(s, keys, limits, c, secrets, log, metrics.Observe, ctx.Done()) //nolint:contextcheck // its handlers have each request's own context
+	s.tenants = newTenants(s, c)
+	api, err := newAPI(s, keys, limits, c, secrets, log, metrics, ctx.Done()) //nolint:contextcheck // its handlers have each request's own context
 	if err != nil {
 		return err
 	}
@@ -131,7 +127,13 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 	if err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
-	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(func() error { return cmp.Or(state.get(), s.fault(ctx), s.clockFault(c)) }, metrics.Handler()))}
+	unready := func() error { return cmp.Or(state.get(), s.fault(ctx), s.tablesBar.reason(), s.clockFault(c)) }
+	metrics.WatchReady(func() bool { return unready() == nil })
+	proxies, err := listenGRPC(ctx, c, limits, keys, unready, metrics, log)
+	if err != nil {
+		return errors.Join(err, apiListener.Close(), opsListener.Close())
+	}
+	servers := []*http.Server{httpapi.NewServer(api), httpapi.NewServer(httpapi.Ops(unready, metrics.Handler()))}
 	if s.file != nil {
 		admin, err := serveAdmin(c.dataDir, keys, s.file, log)
 		if err != nil {
@@ -141,23 +143,29 @@ func serveStores(ctx context.Context, c config, s stores, log *slog.Logger, stdo
 		}
 	}
 
-	group.Go(func() error { return serveHTTP(servers[0], apiListener) })
+	group.Go(func() error { return serveHTTP(servers[0], httpapi.Listener(apiListener)) })
 	group.Go(func() error { return serveHTTP(servers[1], opsListener) })
+	group.Go(func() error { return proxies.run(ctx) })
 	group.Go(func() error { s.tenants.Poll(ctx); return nil })
 	group.Go(func() error { watchClock(ctx, s, c, log); return nil })
 	group.Go(func() error { watchPolicies(ctx, c, limits, metrics, log); return nil })
 	group.Go(func() error { return sweep(ctx, s, newQuotas(s, c), log) })
 	group.Go(func() error {
-		err := prepare(ctx, c, s, keys, state, log)
+		data, err := prepare(ctx, c, s, keys, secrets, state, log)
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		if err := mark.check(ctx); err != nil { // no earlier: whatever can be wrong has been looked at
+		if s.sharing != nil {
+			s.sharing.id = data.ID
+		}
+		mark := newMarker(s.redis, c, secrets.route, data)
+		if _, err := s.pair(ctx, mark, c, log); err != nil { // no earlier: whatever else can be wrong has been looked at
 			return err
 		}
-		group.Go(func() error { return mark.watch(ctx, markerEvery, log) })
+		close(opened)
+		group.Go(func() error { s.keepPaired(ctx, mark, c, log); return nil })
 		awaitClock(ctx, s, c, log)
-		at := addresses{http: apiListener.Addr().String(), ops: opsListener.Addr().String()}
+		at := addresses{http: apiListener.Addr().String(), ops: opsListener.Addr().String(), grpc: proxies.addr()}
 		if !state.set(nil) {
 			return nil // the service ends already
 		}
@@ -211,7 +219,7 @@ func sweep(ctx context.Context, s stores, quotas *quota.Manager, log *slog.Logge
 	var group errgroup.Group
 	group.Go(func() error { quota.RunSweeper(ctx, quotas, quotaInterval, sweepLog(log, "quotas")); return nil })
 	group.Go(func() error {
-		kv.RunSweeper(ctx, s.limits, sweepInterval, time.Now, sweepLog(log, "limits"))
+		kv.RunSweeper(ctx, s.limits, sweepInterval, s.limitsNow, sweepLog(log, "limits"))
 		return nil
 	})
 	if s.held != nil {
@@ -237,14 +245,14 @@ func sweepLog(log *slog.Logger, of string) func(int, error) {
 	}
 }
 
-// prepare does what must hold before the first request: the tables stand and
-// the first keys are there. While DynamoDB cannot be reached it keeps trying; a
+// prepare does what must hold before the first request: the tables stand, the data
+// belongs to the route key, and the first keys are there. While DynamoDB cannot be reached it keeps trying; a
 // missing table is an error.
-func prepare(ctx context.Context, c config, s stores, keys *auth.Manager, state *readiness, log *slog.Logger) error {
+func prepare(ctx context.Context, c config, s stores, keys *auth.Manager, secrets fileKeys, state *readiness, log *slog.Logger) (deployment, error) {
 	for told := false; ; told = true {
-		err := prepareOnce(ctx, c, s, keys)
+		data, err := prepareOnce(ctx, c, s, keys, secrets)
 		if !errors.Is(err, keytype.ErrUnavailable) && !errors.Is(err, keytype.ErrOutcomeUnknown) {
-			return err
+			return data, err
 		}
 		if !told {
 			log.Warn("not ready: the store does not answer", "error", err)
@@ -252,21 +260,25 @@ func prepare(ctx context.Context, c config, s stores, keys *auth.Manager, state 
 		state.set(errors.New("the store does not answer"))
 		select {
 		case <-ctx.Done():
-			return nil
+			return deployment{}, nil
 		case <-time.After(retryInterval):
 		}
 	}
 }
 
-func prepareOnce(ctx context.Context, c config, s stores, keys *auth.Manager) error {
-	if s.tables != nil {
-		if err := dynamo.Check(ctx, s.tables, dynamoTables(c.tablePrefix)...); err != nil {
-			if _, missing := errors.AsType[*dynamo.MissingError](err); missing {
-				return fmt.Errorf("%w: run coordsvc tables create", err)
-			}
-			return err
-		}
+func prepareOnce(ctx context.Context, c config, s stores, keys *auth.Manager, secrets fileKeys) (deployment, error) {
+	if err := s.tablesStand(ctx, c); err != nil {
+		return deployment{}, err
 	}
+	data, err := s.deployment(ctx, c, secrets.route)
+	if err != nil {
+		return deployment{}, err
+	}
+	return data, firstKeys(ctx, c, keys)
+}
+
+// firstKeys adds the keys that there are before anybody can make one.
+func firstKeys(ctx context.Context, c config, keys *auth.Manager) error {
 	if c.bootstrapKeyFile != "" {
 		line, err := readKeyLine(c.bootstrapKeyFile)
 		if err != nil {
@@ -315,7 +327,11 @@ func keysPath(c config) string {
 
 // printReady prints what scripts wait for and, embedded, a line that works when it is pasted.
 func printReady(ctx context.Context, c config, keys *auth.Manager, at addresses, stdout io.Writer) {
-	fmt.Fprintf(stdout, "ready http=%s ops=%s\n", at.http, at.ops)
+	fmt.Fprintf(stdout, "ready http=%s ops=%s", at.http, at.ops)
+	if at.grpc != "" {
+		fmt.Fprintf(stdout, " grpc=%s", at.grpc)
+	}
+	fmt.Fprintln(stdout)
 	if !c.embedded() {
 		return
 	}

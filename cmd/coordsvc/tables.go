@@ -8,9 +8,13 @@ import (
 	"io"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
 	"github.com/coordsvc/coordsvc/fencing"
 	"github.com/coordsvc/coordsvc/internal/dynamo"
 	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/internal/schema"
+	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 )
 
@@ -22,7 +26,7 @@ func tables(ctx context.Context, args []string, getenv func(string) string, stdo
 	if len(args) > 0 && args[0] == "raise-floor" {
 		return raiseFloor(ctx, args[1:], getenv, stdout, stderr)
 	}
-	return errors.New("usage: coordsvc tables create, or coordsvc tables raise-floor [--to N]")
+	return needsSubcommand(args, stdout, "usage: coordsvc tables create, or coordsvc tables raise-floor [--to N]; each takes --help")
 }
 
 // raiseFloor is for tables, or an embedded store, that lost items or were restored
@@ -44,7 +48,10 @@ func raiseFloor(ctx context.Context, args []string, getenv func(string) string, 
 	if err != nil {
 		return err
 	}
-	floor, err := lease.New(s.leases, lease.Options{}).RaiseFloor(ctx, fencing.Token(*to))
+	var floor fencing.Token
+	if err = s.tablesStand(ctx, c); err == nil {
+		floor, err = lease.New(s.leases, lease.Options{}).RaiseFloor(ctx, fencing.Token(*to))
+	}
 	if err = errors.Join(err, s.close()); err != nil {
 		return err
 	}
@@ -54,6 +61,19 @@ func raiseFloor(ctx context.Context, args []string, getenv func(string) string, 
 	}
 	fmt.Fprintf(stdout, "floor %d\nevery token granted after %s exceeds it\n", floor, by.UTC().Format(time.RFC3339))
 	return nil
+}
+
+// tablesStand names the tables that are missing, and the command that makes them. The
+// embedded store has none.
+func (s stores) tablesStand(ctx context.Context, c config) error {
+	if s.tables == nil {
+		return nil
+	}
+	err := dynamo.Check(ctx, s.tables, schema.Tables(c.tablePrefix)...)
+	if _, missing := errors.AsType[*dynamo.MissingError](err); missing {
+		return fmt.Errorf("%w: run coordsvc tables create", err)
+	}
+	return err
 }
 
 // createTables makes what is missing: again is harmless.
@@ -67,7 +87,10 @@ func createTables(ctx context.Context, args []string, getenv func(string) string
 	if err != nil {
 		return err
 	}
-	tables := dynamoTables(c.tablePrefix)
+	tables := schema.Tables(c.tablePrefix)
+	if err := answers(ctx, client, tables); err != nil {
+		return err
+	}
 	if err := dynamo.Create(ctx, client, tables...); err != nil {
 		return err
 	}
@@ -75,4 +98,17 @@ func createTables(ctx context.Context, args []string, getenv func(string) string
 		fmt.Fprintf(stdout, "%s stands\n", table.Name)
 	}
 	return nil
+}
+
+// answerTime is how long a person who makes tables is left without an answer.
+const answerTime = 5 * time.Second
+
+// answers finds out whether DynamoDB answers at all before anything is made.
+func answers(ctx context.Context, client *dynamodb.Client, tables []dynamo.Table) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := dynamo.Check(ctx, client, tables...); errors.Is(err, keytype.ErrUnavailable) {
+		return fmt.Errorf("DynamoDB does not answer, nothing was made: %w", err)
+	}
+	return nil // what else is wrong the creation says, where it does not mend it
 }

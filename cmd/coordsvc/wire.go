@@ -29,6 +29,7 @@ import (
 	"github.com/coordsvc/coordsvc/internal/httpapi"
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/internal/seal"
+	"github.com/coordsvc/coordsvc/internal/telemetry"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 	"github.com/coordsvc/coordsvc/lease/dynamolease"
@@ -37,6 +38,7 @@ import (
 	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/quota/dynamoquota"
 	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
 	"github.com/coordsvc/coordsvc/session"
 	"github.com/coordsvc/coordsvc/session/dynamosession"
 	"github.com/coordsvc/coordsvc/session/redissession"
@@ -50,39 +52,45 @@ const maxItems = 1_000_000
 
 // stores are the domains' stores in one mode. A nil store means that the mode has none.
 type stores struct {
-	auth     auth.Store
-	leases   lease.Store
-	floor    *dynamolease.Store // the same, with DynamoDB only
-	clock    *dynamo.Clock      // of DynamoDB, only there
-	look     *lastLook          // at that clock
-	fences   fencing.Store
-	events   audit.Store
-	quotas   quota.Store
-	locks    lock.Store // nil with DynamoDB and no Redis
-	held     *kv.Memory // the locks of this process: embedded without Redis only
-	records  idempotency.Store
-	sessions session.Store
-	tenants  *session.Tenants // of the sessions
-	limits   *kv.Memory       // the buckets of this process
-	file     *kv.Bolt         // embedded only
-	tables   *dynamodb.Client
-	redis    redis.UniversalClient // nil without COORD_REDIS_URL
+	auth      auth.Store
+	leases    lease.Store
+	floor     *dynamolease.Store // the same, with DynamoDB only
+	clock     *dynamo.Clock      // of DynamoDB, only there
+	look      *lastLook          // at that clock
+	fences    fencing.Store
+	events    audit.Store
+	quotas    quota.Store
+	locks     lock.Store // nil with DynamoDB and no Redis
+	held      *kv.Memory // the locks of this process: embedded without Redis only
+	records   idempotency.Store
+	sessions  session.Store
+	tenants   *session.Tenants // of the sessions
+	sharing   *sharing         // of their cache, with DynamoDB only
+	limits    *kv.Memory       // the buckets of this process
+	limitsNow func() time.Time // their clock, by which they are counted and swept
+	file      *kv.Bolt         // embedded only
+	tables    *dynamodb.Client
+	redis     redis.UniversalClient // nil without COORD_REDIS_URL
+
+	tablesBar, redisBar *bar // nil without them
 }
 
 // openStores opens the embedded file, or makes a client that dials at its first use.
-func openStores(ctx context.Context, c config) (stores, error) {
-	s := stores{limits: kv.NewMemory(kv.MemoryOptions{MaxItems: maxItems})}
+func openStores(ctx context.Context, c config, options ...func(*dynamodb.Options)) (stores, error) {
+	s := stores{limitsNow: ratelimit.Clock()}
+	s.limits = newLimitsMemory(maxItems, s.limitsNow)
 	if c.redisURL != "" {
 		client, err := redisClient(c)
 		if err != nil {
 			return stores{}, err
 		}
-		s.redis = client
+		s.redis, s.redisBar = client, &bar{store: "redis"}
+		client.AddHook(s.redisBar)
 		s.locks = redislock.New(client, c.redisPrefix)
 	}
 	if !c.embedded() {
-		s.clock, s.look = dynamo.NewClock(c.now), &lastLook{}
-		client, err := dynamoClient(ctx, c, s.clock.Listen)
+		s.clock, s.look, s.tablesBar = dynamo.NewClock(c.now), &lastLook{}, &bar{store: "dynamodb"}
+		client, err := dynamoClient(ctx, c, append(options, s.clock.Listen, dynamo.Bar(s.tablesBar.check))...)
 		if err != nil {
 			return stores{}, err
 		}
@@ -94,7 +102,8 @@ func openStores(ctx context.Context, c config) (stores, error) {
 		s.events = dynamoaudit.New(client, c.tablePrefix)
 		s.quotas = dynamoquota.New(client, c.tablePrefix)
 		s.records = dynamoidempotency.New(client, c.tablePrefix)
-		s.sessions = cachedSessions(dynamosession.New(client, c.tablePrefix), s.redis, c)
+		s.sharing = newSharing(client, c)
+		s.sessions = cachedSessions(dynamosession.New(client, c.tablePrefix), s.redis, c, s.sharing)
 		return s, nil
 	}
 	if err := os.MkdirAll(c.dataDir, 0o700); err != nil {
@@ -105,27 +114,40 @@ func openStores(ctx context.Context, c config) (stores, error) {
 		return stores{}, err
 	}
 	s.file = file
+	s.embed(file)
+	if s.locks == nil {
+		s.held = kv.NewMemory(kv.MemoryOptions{MaxItems: maxItems})
+		s.locks = lock.NewLocal(s.held)
+	}
+	return s, nil
+}
+
+// newLimitsMemory keeps the ids of requests apart, refused ones among them: whoever sends
+// many makes nobody's limit full.
+func newLimitsMemory(items int, now func() time.Time) *kv.Memory {
+	return kv.NewMemory(kv.MemoryOptions{MaxItems: items, Apart: []string{keytype.ChargeRequest.Bucket()}, Now: now})
+}
+
+// embed puts the durable kinds into the embedded store.
+func (s *stores) embed(file kv.Store) {
 	s.auth = auth.NewLocal(file)
 	s.leases = lease.NewLocal(file)
 	s.fences = fencing.NewLocal(file)
 	s.events = audit.NewLocal(file)
 	s.quotas = quota.NewLocal(file)
 	s.records = idempotency.NewLocal(file)
-	if s.locks == nil {
-		s.held = kv.NewMemory(kv.MemoryOptions{MaxItems: maxItems})
-		s.locks = lock.NewLocal(s.held)
-	}
 	s.sessions = session.NewLocal(file)
-	return s, nil
 }
 
 // cachedSessions puts Redis, where there is one, before the durable sessions.
-func cachedSessions(durable session.Durable, client redis.UniversalClient, c config) session.Store {
+func cachedSessions(durable session.Durable, client redis.UniversalClient, c config, shared *sharing) session.Store {
 	if client == nil {
-		return durable
+		return session.NewDirect(durable, shared.elsewhere, c.now)
 	}
 	cache := redissession.New(client, redissession.Options{Prefix: c.redisPrefix, Budget: c.redisBudget})
-	return session.NewReadThrough(durable, cache, session.ReadThroughOptions{})
+	through := session.NewReadThrough(durable, cache, session.ReadThroughOptions{StaleGrace: c.staleGrace, Elsewhere: shared.elsewhere})
+	shared.bound = through.Bound()
+	return through
 }
 
 func (s stores) close() error {
@@ -150,12 +172,6 @@ func (s stores) fault(ctx context.Context) error {
 	return s.file.View(ctx, func(kv.Tx) error { return nil })
 }
 
-// dynamoTables are the tables that this version uses.
-func dynamoTables(prefix string) []dynamo.Table {
-	one := []dynamo.Table{dynamolease.Table(prefix), dynamofence.Table(prefix), dynamoauth.Table(prefix), dynamoaudit.Table(prefix), dynamosession.Table(prefix), dynamoidempotency.Table(prefix)}
-	return append(one, dynamoquota.Tables(prefix)...)
-}
-
 // dynamoClient takes region and credentials from the SDK's chain. One attempt
 // ends after 2 s, so that three of them fit into a request's time.
 func dynamoClient(ctx context.Context, c config, options ...func(*dynamodb.Options)) (*dynamodb.Client, error) {
@@ -177,33 +193,75 @@ func dynamoClient(ctx context.Context, c config, options ...func(*dynamodb.Optio
 	})...), nil
 }
 
+// metered counts the capacity that the stores consume.
+func metered(c config, metrics *telemetry.Metrics) func(*dynamodb.Options) {
+	return dynamo.Meter(func(table, operation string, units float64) {
+		if t, known := keytype.ByTable(c.tablePrefix, table); known {
+			metrics.CapacityConsumed(t.Name, operation, units)
+		}
+	})
+}
+
+// watched counts the requests to DynamoDB.
+func watched(c config, metrics *telemetry.Metrics) func(*dynamodb.Options) {
+	return dynamo.Watch(func(t dynamo.Try) {
+		kind := "none"
+		if of, known := keytype.OfItem(c.tablePrefix, t.Table, t.Partition, t.Sort); known {
+			kind = of.Name
+		}
+		metrics.StoreTried("dynamodb", kind, t.Operation, string(t.Outcome), t.Took)
+	})
+}
+
+// watch counts the requests to the other stores.
+func (s *stores) watch(c config, metrics *telemetry.Metrics) {
+	if s.redis != nil {
+		s.redis.AddHook(metrics.RedisHook(c.redisPrefix))
+	}
+	if s.file != nil {
+		s.embed(metrics.WatchFile(s.file))
+	}
+}
+
 // newQuotas makes the manager of quotas. It keeps nothing: the API and the sweeper have one each.
 func newQuotas(s stores, c config) *quota.Manager {
-	return quota.New(s.quotas, quota.Options{Guard: c.leaseGuard, Now: c.now})
+	return quota.New(s.quotas, quota.Options{Guard: c.leaseGuard, Now: c.now, Skewed: func() bool { return s.skewed(c) }})
 }
 
 // newRecords makes the manager of idempotency keys of one origin.
 func newRecords(s stores, c config, space string) *idempotency.Manager {
-	return idempotency.New(s.records, idempotency.Options{Space: space, Guard: c.leaseGuard, Now: c.now})
+	return idempotency.New(s.records, idempotency.Options{Space: space, Guard: c.leaseGuard, Now: c.now, Skewed: func() bool { return s.skewed(c) }})
+}
+
+// newTenants makes what is known of the epochs of tenants.
+func newTenants(s stores, c config) *session.Tenants {
+	opts := session.TenantsOptions{StaleGrace: c.staleGrace}
+	if s.sharing != nil {
+		opts.Elsewhere = s.sharing.elsewhere
+	}
+	return session.NewTenants(s.sessions, opts)
 }
 
 // newAPI puts the managers over the stores and the HTTP surface over the managers.
-func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, secrets fileKeys, log *slog.Logger, observe httpapi.Observe, ending <-chan struct{}) (http.Handler, error) {
+func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, secrets fileKeys, log *slog.Logger, metrics *telemetry.Metrics, ending <-chan struct{}) (http.Handler, error) {
 	sealer, err := seal.New(secrets.seal)
 	if err != nil {
 		return nil, err
 	}
 	deps := httpapi.Deps{
-		Auth:     keys,
-		Leases:   lease.New(s.leases, lease.Options{Guard: c.leaseGuard, Done: ending, Now: c.now, Skewed: func() bool { return s.skewed(c) }}),
-		Fences:   fencing.New(s.fences),
-		Audit:    audit.New(s.events, sealer, audit.Options{}),
-		Quotas:   newQuotas(s, c),
-		Limits:   limits,
-		Sessions: session.New(s.sessions, session.Options{Now: c.now, RouteKey: secrets.route, Tenants: s.tenants, Cursors: sealer}),
-		Mode:     keytype.Mode{DynamoDB: !c.embedded(), Redis: s.redis != nil},
-		Log:      log,
-		Observe:  observe,
+		Auth:            keys,
+		Leases:          lease.New(s.leases, lease.Options{Guard: c.leaseGuard, Done: ending, Now: c.now, Cursors: sealer, Skewed: func() bool { return s.skewed(c) }}),
+		Fences:          fencing.New(s.fences),
+		Audit:           audit.New(s.events, sealer, audit.Options{}),
+		Quotas:          newQuotas(s, c),
+		Limits:          limits,
+		Sessions:        session.New(s.sessions, session.Options{Now: c.now, RouteKey: secrets.route, Tenants: s.tenants, Cursors: sealer}),
+		RateLimitFields: ratelimithttp.Fields{Older: c.xRateLimit, Now: c.now},
+
+		Mode:    keytype.Mode{DynamoDB: !c.embedded(), Redis: s.redis != nil, StaleGrace: c.staleGrace},
+		Log:     log,
+		Observe: metrics.Observe,
+		Meter:   metrics,
 
 		Idempotency: newRecords(s, c, "claims"),
 		Receipts:    newRecords(s, c, "receipts"),

@@ -98,7 +98,7 @@ func (s *Store) admit(ctx context.Context, c dynamo.Change, at fencing.Position)
 		}
 		state, err := readState(result.Item)
 		if err != nil {
-			return fencing.Admission{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			return fencing.Admission{}, result.Unreadable(err)
 		}
 		if result.Applied {
 			return fencing.Admission{Verdict: fencing.Accepted, Mark: state.Mark}, nil
@@ -137,7 +137,7 @@ func (s *Store) resetMark(ctx context.Context, c dynamo.Change, to fencing.Token
 		}
 		state, err := readState(result.Item)
 		if err != nil {
-			return fencing.Admission{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			return fencing.Admission{}, result.Unreadable(err)
 		}
 		if result.Applied {
 			return fencing.Admission{Verdict: fencing.Accepted, Mark: state.Mark}, nil

@@ -103,7 +103,7 @@ func (s *Store) resetRecord(ctx context.Context, c dynamo.Change, r fencing.Rese
 		}
 		old, lastWrite, err := readRecord(result.Item)
 		if err != nil {
-			return fencing.Written{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			return fencing.Written{}, result.Unreadable(err)
 		}
 		if result.Applied || lastWrite == r.ID {
 			return fencing.Written{Verdict: fencing.Accepted, Record: old}, nil

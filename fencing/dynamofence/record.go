@@ -36,7 +36,7 @@ func (s *Store) write(ctx context.Context, pk dynamo.Item, w fencing.Write) (fen
 		}
 		old, lastWrite, err := readRecord(result.Item)
 		if err != nil {
-			return fencing.Written{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			return fencing.Written{}, result.Unreadable(err)
 		}
 		if result.Applied || lastWrite == w.ID {
 			return fencing.Written{Verdict: fencing.Accepted, Record: old}, nil

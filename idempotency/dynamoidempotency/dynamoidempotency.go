@@ -112,7 +112,7 @@ func (s *Store) rounds(ctx context.Context, id idempotency.ID, st step) (idempot
 		}
 		state, err := read(result.Item)
 		if err != nil {
-			return idempotency.Outcome{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+			return idempotency.Outcome{}, result.Unreadable(err)
 		}
 		if result.Applied {
 			return idempotency.Outcome{Verdict: idempotency.Done, State: state}, nil

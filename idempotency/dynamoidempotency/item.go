@@ -37,7 +37,7 @@ func claim(req idempotency.Claim) dynamo.Change {
 			"(#fingerprint = :fingerprint AND attribute_not_exists(#response) AND (#abandoned = :true OR #locked < :over))",
 		Values: dynamo.Item{
 			":fingerprint": dynamo.S(req.Fingerprint), ":claim_id": dynamo.S(req.ID), ":locked": millis(req.Now.Add(req.LockTTL)),
-			":expires": millis(req.Now.Add(req.TTL)), ":ttl": removable(req.Now.Add(req.TTL)), ":over": millis(req.Now.Add(-req.Guard)),
+			":expires": millis(req.Now.Add(req.TTL)), ":ttl": removable(req.Now.Add(req.TTL)), ":over": millis(followable(req)),
 			":false": dynamo.Bool(false), ":true": dynamo.Bool(true), ":zero": dynamo.N(0), ":one": dynamo.N(1),
 		},
 	}
@@ -48,6 +48,14 @@ func claim(req idempotency.Claim) dynamo.Change {
 	c.Set += ", #request_id = :request_id"
 	c.Values[":request_id"] = dynamo.S(req.RequestID)
 	return c
+}
+
+// followable is what a lock or a record must have ended before.
+func followable(req idempotency.Claim) time.Time {
+	if req.NoSteal {
+		return time.UnixMilli(0) // none has
+	}
+	return req.Now.Add(-req.Guard)
 }
 
 // extend moves the lock's end forward within the record's. Twice is the same as once.

@@ -215,8 +215,12 @@ func TestExtensionsMeet(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if got, err := b.records.Extend(t.Context(), "t", "k", c.ID, time.Hour); err != nil || got.ValidFor != 3*time.Hour {
+	if got, err := b.records.Extend(t.Context(), "t", "k", c.ID, time.Hour); err != nil || got.ValidFor != time.Hour {
 		t.Errorf("got %+v, %v", got, err)
+	}
+	_, err := b.others.Claim(t.Context(), "t", "k", idempotency.ClaimRequest{Fingerprint: "f", LockTTL: time.Second, TTL: time.Hour})
+	if inFlight, ok := errors.AsType[*idempotency.InFlightError](err); !ok || inFlight.RetryAfter < 3*time.Hour {
+		t.Errorf("the longer extension was undone: %v", err)
 	}
 }
 

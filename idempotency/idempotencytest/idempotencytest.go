@@ -60,11 +60,20 @@ func claim(fingerprint, requestID string, lock, ttl int) func(*bench, time.Time)
 }
 
 func claimGuarded(fingerprint, requestID string, lock, ttl, guard int) func(*bench, time.Time) string {
+	return claimBy(false, fingerprint, requestID, lock, ttl, guard)
+}
+
+// claimSkewed asks by a clock that may be far off, for a lock of 1 s and a record of 5 s.
+func claimSkewed(fingerprint, requestID string) func(*bench, time.Time) string {
+	return claimBy(true, fingerprint, requestID, 1000, 5000, 0)
+}
+
+func claimBy(skewed bool, fingerprint, requestID string, lock, ttl, guard int) func(*bench, time.Time) string {
 	return func(b *bench, now time.Time) string {
 		b.calls++
 		out, err := b.store.Claim(b.t.Context(), b.id, idempotency.Claim{
 			ID: fmt.Sprintf("clm_%d", b.calls), RequestID: requestID, Fingerprint: fingerprint,
-			Now: now, LockTTL: millis(lock), TTL: millis(ttl), Guard: millis(guard),
+			Now: now, LockTTL: millis(lock), TTL: millis(ttl), Guard: millis(guard), NoSteal: skewed,
 		})
 		if out.Verdict == idempotency.Done {
 			b.note(out.State)
@@ -120,7 +129,7 @@ func (b *bench) note(s idempotency.State) {
 
 var verdicts = map[idempotency.Verdict]string{
 	idempotency.Done: "done", idempotency.Completed: "completed", idempotency.InFlight: "in flight",
-	idempotency.Mismatch: "mismatch", idempotency.Lost: "lost",
+	idempotency.Mismatch: "mismatch", idempotency.Lost: "lost", idempotency.Skewed: "skewed",
 }
 
 // describe shows the verdict and the state that the store answered with.

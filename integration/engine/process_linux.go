@@ -28,6 +28,7 @@ type process struct {
 	path  string
 	args  func(port int) []string
 	ready func(ctx context.Context, addr string) error // nil error: it serves
+	as    *syscall.Credential                          // nil: whoever this process runs as
 	port  int
 
 	mu   sync.Mutex // guards cmd, done and out across kill and restart
@@ -39,7 +40,11 @@ type process struct {
 // startProcess starts the program on a free port and waits until it serves. A
 // port that somebody else took in between is given up for another one.
 func startProcess(path string, args func(port int) []string, ready func(ctx context.Context, addr string) error) (*process, error) {
-	p := &process{path: path, args: args, ready: ready}
+	return startProcessAs(nil, path, args, ready)
+}
+
+func startProcessAs(as *syscall.Credential, path string, args func(port int) []string, ready func(ctx context.Context, addr string) error) (*process, error) {
+	p := &process{path: path, args: args, ready: ready, as: as}
 	var err error
 	for range 5 {
 		if p.port, err = freePort(); err != nil {
@@ -64,7 +69,7 @@ func (p *process) start() error {
 	p.done = make(chan struct{})
 	p.cmd = exec.CommandContext(context.Background(), p.path, p.args(p.port)...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: p.as}
 	if err := onStarter(p.cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", p.path, err)
 	}

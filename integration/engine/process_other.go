@@ -14,6 +14,12 @@ func startProcess(string, func(int) []string, func(context.Context, string) erro
 	return nil, fmt.Errorf("%w: local engines are started on Linux only; name one by its address", errNone)
 }
 
+func startPostgres() (postgres, error) {
+	return postgres{}, fmt.Errorf("%w: local engines are started on Linux only; name one by its address", errNone)
+}
+
+func freePort() (int, error) { return 0, errNone }
+
 func (*process) addr() string  { return "" }
 func (*process) start() error  { return errNone }
 func (*process) kill()         {}

@@ -116,6 +116,42 @@ func (s *RedisSentinel) Fail(t testing.TB, behind func()) {
 	must(awaitInfo(s.replica.addr(), "replication", "role:master"))
 }
 
+// Hang stops the master in its tracks, and returns once the sentinels made the replica
+// the master. Resume lets the old one go on.
+func (s *RedisSentinel) Hang(t testing.TB) {
+	t.Helper()
+	if err := s.master.pause(); err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+	if err := awaitInfo(s.replica.addr(), "replication", "role:master"); err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+}
+
+// Resume lets a master that was made to [RedisSentinel.Hang] go on, and returns once the
+// sentinels made it the replica of the other.
+func (s *RedisSentinel) Resume(t testing.TB) {
+	t.Helper()
+	if err := s.master.resume(); err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+	if err := awaitInfo(s.master.addr(), "replication", "master_link_status:up"); err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+	s.master, s.replica = s.replica, s.master
+}
+
+// AwaitAgreement returns once every sentinel names the new master, which is the end of
+// a failover: clients ask them.
+func (s *RedisSentinel) AwaitAgreement(t testing.TB) {
+	t.Helper()
+	for _, p := range s.sentinels {
+		if err := awaitInfo(p.addr(), "sentinel", "address="+s.replica.addr()); err != nil {
+			t.Fatalf("sentinel: %v", err)
+		}
+	}
+}
+
 // Rejoin starts the master that [RedisSentinel.Fail] killed again, and returns once
 // the sentinels made it the replica of the other.
 func (s *RedisSentinel) Rejoin(t testing.TB) {

@@ -99,8 +99,9 @@ func New(store Store, sealer *seal.Sealer, opts Options) *Manager {
 // to be logged whole and counted. It is no reason to refuse: the change has
 // happened, and whoever is told otherwise would do it again or give up.
 //
-// Of events that change nothing, [Denied] and [OldTokenUsed], like ones within a
-// minute are counted in the next one's Repeats and not stored.
+// Of events that change nothing, [Denied], [OldTokenUsed], refusals, and a [Revoke] of
+// the same session, like ones within a minute are counted in the next one's Repeats
+// and not stored.
 func (m *Manager) Record(ctx context.Context, e Event) error {
 	now := m.now()
 	e = e.redacted()

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -74,18 +75,30 @@ func (r *repeats) watch(k kind, now time.Time) {
 	r.seen[k] = &run{since: now}
 }
 
-// kindOf reports false for what is stored each time. A denied caller chooses the
-// subject, and so a new one each time, but not the reason: the scope it lacks.
-// Nobody can choose which sessions have old tokens.
+// kindOf reports false for what is stored each time: what changed something, or may
+// have. A denied caller chooses the subject, and so a new one each time, but not the
+// reason: the scope it lacks. Nobody can choose which sessions have old tokens, nor
+// which users are disabled; whom else a refusal names the caller can. A session that is
+// revoked again, by whoever has its token, is the same event.
 func kindOf(e Event) (kind, bool) {
 	k := kind{tenant: e.Tenant, actor: e.Actor, action: e.Action}
-	switch e.Action { //nolint:exhaustive // the actions that change nothing
-	case Denied:
+	switch {
+	case e.Action == Denied:
 		k.about = e.Reason
-	case OldTokenUsed:
+	case e.Action == OldTokenUsed, e.Action == Revoke && e.Outcome == OK:
 		k.about = e.Subject
+	case e.Outcome == disabled:
+		k.about = string(e.Outcome) + " " + e.User
+	case slices.Contains(refusals, e.Outcome):
+		k.about = string(e.Outcome)
 	default:
 		return kind{}, false
 	}
 	return k, true
 }
+
+// disabled is the refusal of a user who is. refusals are the others that say for certain
+// that nothing has changed; what else there is may have, or comes of a store that failed.
+const disabled Outcome = "user_disabled"
+
+var refusals = []Outcome{"session_not_active", "session_limit", "epoch_mismatch", "not_found"}

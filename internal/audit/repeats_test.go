@@ -12,6 +12,8 @@ import (
 func TestRepeats(t *testing.T) {
 	denied := Event{Tenant: "a", Actor: "k", Action: Denied, Subject: "ann", Reason: "users:revoke", Outcome: "forbidden_scope"}
 	old := Event{Tenant: "a", Actor: "k", Action: OldTokenUsed, Subject: "ses_1", Outcome: OK}
+	refused := Event{Tenant: "a", Actor: "k", Action: Create, User: "ann", Outcome: "epoch_mismatch"}
+	revoked := Event{Tenant: "a", Actor: "k", Action: Revoke, Subject: "ses_1", Outcome: OK}
 	with := func(e Event, change func(*Event)) Event { change(&e); return e }
 	steps := []struct {
 		why     string
@@ -33,6 +35,16 @@ func TestRepeats(t *testing.T) {
 		{"a minute after the first, not the last", quiet - time.Millisecond, denied, true, 3},
 		{"the count begins anew", quiet - 1, denied, false, 0},
 		{"and ends", 1, denied, true, 1},
+		{"a refusal is stored", 0, refused, true, 0},
+		{"not twice, though of another user", 0, with(refused, func(e *Event) { e.User = "bob" }), false, 0},
+		{"another refusal is", 0, with(refused, func(e *Event) { e.Outcome = "session_not_active" }), true, 0},
+		{"that of a disabled user is", 0, with(refused, func(e *Event) { e.Outcome = disabled }), true, 0},
+		{"and of another one", 0, with(refused, func(e *Event) { e.Outcome, e.User = disabled, "bob" }), true, 0},
+		{"what may have happened is each time", 0, with(refused, func(e *Event) { e.Outcome = Unknown }), true, 0},
+		{"so it is", 0, with(refused, func(e *Event) { e.Outcome = Unknown }), true, 0},
+		{"a revocation is stored", 0, revoked, true, 0},
+		{"not again of the same session", 0, revoked, false, 0},
+		{"but of another", 0, with(revoked, func(e *Event) { e.Subject = "ses_2" }), true, 0},
 		{"a clock that went back keeps nobody quiet", -time.Hour, denied, true, 0},
 	}
 	now := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)

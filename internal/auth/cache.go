@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 
 const (
 	keepFound   = 30 * time.Second // how long a revocation on another node may go unseen
+	renewFound  = 5 * time.Second  // when a key in use is read again, so that in an outage it counts for the rest of keepFound
 	keepMissing = 5 * time.Second  // how long a key made on another node may go unseen
 	maxKept     = 10_000           // answers of each kind
 	loadTimeout = 5 * time.Second
@@ -63,16 +65,24 @@ func (c *cache) get(ctx context.Context, id string) (Record, bool, error) {
 	}
 }
 
-// ask returns a remembered answer, else one that is on its way.
+// ask returns a remembered answer, else one that is on its way. One that is no longer
+// young is read again meanwhile.
 func (c *cache) ask(ctx context.Context, id string) *answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	for _, s := range []*shelf{&c.found, &c.missing} {
-		if a := s.get(id, now); a != nil {
-			return a
-		}
+	if a := c.missing.get(id, now); a != nil {
+		return a
 	}
+	known := c.found.get(id, now)
+	if known != nil && known.youngerThan(renewFound, now) {
+		return known
+	}
+	return cmp.Or(known, c.read(ctx, id, now))
+}
+
+// read joins a young read of the store, or starts one. The caller holds c.mu.
+func (c *cache) read(ctx context.Context, id string, now time.Time) *answer {
 	if a := c.pending[id]; a != nil && a.youngerThan(loadTimeout, now) {
 		return a
 	}
@@ -104,6 +114,7 @@ func (c *cache) keep(id string, a *answer) {
 	case a.found:
 		c.found.put(id, a)
 	default:
+		delete(c.found.answers, id)
 		c.missing.put(id, a)
 	}
 }

@@ -310,3 +310,74 @@ func TestS16RevokedHereAtOnce(t *testing.T) {
 		expectAuth(t, m, text, auth.ErrUnauthenticated, "in the end")
 	}
 }
+
+// A key in use is read again early, so that an outage finds it known for long enough.
+func TestKeyInUseIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock()
+		store := &watched{Store: memory()}
+		m := node(store, c)
+		text, key := mustCreate(t, m, "a", reader())
+		expectAuth(t, m, text, nil, "at first")
+		store.gets.Store(0)
+		for range 40 { // 10 s
+			c.advance(250 * time.Millisecond)
+			expectAuth(t, m, text, nil, "in use")
+			synctest.Wait()
+		}
+		if n := store.gets.Load(); n != 2 {
+			t.Errorf("read %d times in 10 s", n)
+		}
+		c.advance(4999 * time.Millisecond)
+		store.failed.Store(true)
+		for range 25 {
+			expectAuth(t, m, text, nil, "an outage, up to 25 s")
+			synctest.Wait()
+			c.advance(time.Second)
+		}
+		expectAuth(t, m, text, nil, "an outage, up to 25 s")
+		synctest.Wait()
+		c.advance(time.Millisecond)
+		expectAuth(t, m, text, keytype.ErrUnavailable, "and no longer")
+		store.failed.Store(false)
+		expectAuth(t, m, text, nil, "back")
+		if _, err := store.Revoke(t.Context(), "a", key.ID, c.now); err != nil {
+			t.Fatal(err)
+		}
+		c.advance(5 * time.Second)
+		expectAuth(t, m, text, nil, "revoked elsewhere: the next use still does not know")
+		synctest.Wait()
+		expectAuth(t, m, text, auth.ErrUnauthenticated, "and the one after it does")
+	})
+}
+
+// A key that is not there any more is not known from before either.
+func TestKeyThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock()
+		store := &forgetful{Store: memory()}
+		m := node(store, c)
+		text, _ := mustCreate(t, m, "a", reader())
+		expectAuth(t, m, text, nil, "at first")
+		store.gone.Store(true)
+		c.advance(5 * time.Second)
+		expectAuth(t, m, text, nil, "read again meanwhile")
+		synctest.Wait()
+		expectAuth(t, m, text, auth.ErrUnauthenticated, "it is gone")
+		c.advance(5 * time.Second)
+		expectAuth(t, m, text, auth.ErrUnauthenticated, "also once that is forgotten")
+	})
+}
+
+// forgetful is a store that loses its keys.
+type forgetful struct {
+	auth.Store
+	gone atomic.Bool
+}
+
+func (f *forgetful) Get(ctx context.Context, id string) (auth.Record, bool, error) {
+	if f.gone.Load() {
+		return auth.Record{}, false, nil
+	}
+	return f.Store.Get(ctx, id)
+}

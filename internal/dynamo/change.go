@@ -10,6 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/coordsvc/coordsvc/keytype"
 )
 
 // items is what reading and changing one item use of the client.
@@ -53,6 +55,19 @@ func (r Result) Sure() error {
 		return nil
 	}
 	return Fault("earlier try", r.unsure)
+}
+
+// Unreadable is the fault of an item that cannot be read, for example of one in the
+// format of a later version: keytype.ErrOutcomeUnknown where the change was applied,
+// or may have been, to it, else keytype.ErrUnavailable.
+func (r Result) Unreadable(err error) error {
+	if r.Applied {
+		return fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+	}
+	if unsure := r.Sure(); unsure != nil {
+		return fmt.Errorf("%w: %w", unsure, err)
+	}
+	return fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)
 }
 
 // Update carries out the change. A failed condition is a result, not an error;

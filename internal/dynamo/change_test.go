@@ -109,9 +109,18 @@ func TestUpdateOfAnotherFormat(t *testing.T) {
 	if err != nil || r.Applied {
 		t.Fatalf("applied %t, %v", r.Applied, err)
 	}
-	if dynamo.Read(r.Item, 2).Err() == nil {
-		t.Error("the other format was read")
+	unreadable := dynamo.Read(r.Item, 2).Err()
+	if unreadable == nil {
+		t.Fatal("the other format was read")
 	}
+	expect(t, r.Unreadable(unreadable), keytype.ErrUnavailable)
+	r.Applied = true
+	expect(t, r.Unreadable(unreadable), keytype.ErrOutcomeUnknown)
+	c.wire.LoseReplies(1, nil)
+	if r, err = dynamo.Update(t.Context(), c.client, c.change); err != nil || r.Applied {
+		t.Fatalf("applied %t, %v", r.Applied, err)
+	}
+	expect(t, r.Unreadable(unreadable), keytype.ErrOutcomeUnknown)
 }
 
 // L35: the names that DynamoDB refuses when they are written plainly.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -35,6 +36,9 @@ var actions = map[string]audit.Action{
 func (s *server) audited(r route) echo.HandlerFunc {
 	action := actions[r.method+" "+r.path]
 	return func(c echo.Context) error {
+		if action != "" && s.Audit != nil {
+			defer s.reserve(c)()
+		}
 		err := r.serve(c)
 		if err == nil || s.Audit == nil {
 			return err
@@ -51,6 +55,22 @@ func (s *server) audited(r route) echo.HandlerFunc {
 			s.record(c, key, e)
 		}
 		return err
+	}
+}
+
+// reserve keeps the last quarter of the request's time for its event, so that it is
+// answered in time where the store of both hangs.
+func (s *server) reserve(c echo.Context) (done func()) {
+	r := c.Request()
+	deadline, ok := r.Context().Deadline()
+	if !ok {
+		return func() {}
+	}
+	ctx, cancel := context.WithDeadline(r.Context(), deadline.Add(-s.Timeout/4))
+	c.SetRequest(r.WithContext(ctx))
+	return func() {
+		cancel()
+		c.SetRequest(r)
 	}
 }
 
@@ -77,6 +97,7 @@ func (s *server) record(c echo.Context, key auth.Key, e audit.Event) {
 		e.Outcome = audit.OK
 	}
 	if lost, ok := errors.AsType[*audit.UnrecordedError](s.Audit.Record(c.Request().Context(), e)); ok {
+		s.Meter.Unrecorded()
 		s.Log.ErrorContext(c.Request().Context(), "an event was not stored", "event", lost.Event, "error", lost.Err)
 	}
 }

@@ -1,12 +1,18 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/session"
 )
 
 // told lists the events, oldest first, as "action user outcome reason".
@@ -39,7 +45,7 @@ func TestEventsTellWhoDidWhatAndWhatCameOfIt(t *testing.T) {
 	rotated := s.must(200, s.post("/v1/sessions/rotate", `{"token":"`+token+`"}`))
 	s.must(200, s.post("/v1/sessions/rotate", `{"token":"`+rotated.field("token")+`","aal":2}`))
 	s.must(409, s.post("/v1/sessions/rotate", `{"token":"`+token+`"}`))
-	s.must(204, s.post("/v1/sessions/revoke", `{"token":"`+token+`"}`))
+	s.must(204, s.post("/v1/sessions/revoke", `{"token":"`+rotated.field("token")+`"}`))
 	s.must(200, s.post("/v1/users/ann/logout-all", `{"reason":"stolen laptop"}`))
 	s.must(200, s.post("/v1/users/ann/permission-epoch", `{}`))
 	s.must(200, s.post("/v1/users/ann/disable", `{"reason":"left"}`))
@@ -56,6 +62,74 @@ func TestEventsTellWhoDidWhatAndWhatCameOfIt(t *testing.T) {
 	}
 	if got := s.told(); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// No token ends a session that is not its own, and no event says that it did.
+func TestWhatWasNotRevokedIsNotRecorded(t *testing.T) {
+	s := startService(t)
+	made := s.must(201, s.post("/v1/sessions", ann))
+	first := made.field("token")
+	second := s.must(200, s.post("/v1/sessions/rotate", `{"token":"`+first+`"}`)).field("token")
+	third := s.must(200, s.post("/v1/sessions/rotate", `{"token":"`+second+`"}`)).field("token")
+	other := s.as(s.newKey("other", auth.AllScopes()...))
+	for _, token := range []string{"garbage", "cst_" + strings.Repeat("0", 93), first} {
+		s.must(204, s.post("/v1/sessions/revoke", `{"token":"`+token+`"}`))
+	}
+	for range 3 {
+		other.must(204, other.post("/v1/sessions/revoke", `{"token":"`+third+`"}`))
+		s.must(404, s.delete("/v1/sessions/"+made.sub("session").field("handle")+"x"))
+	}
+	if v := s.must(200, s.post("/v1/sessions/verify", `{"token":"`+third+`"}`)); v.field("active") != "true" {
+		t.Errorf("the session ended: %s", v.body)
+	}
+	if got := other.told(); len(got) != 0 {
+		t.Errorf("another tenant's events tell of it: %q", got)
+	}
+	want := []string{"create ann ok", "rotate ann ok", "rotate ann ok", "revoke  not_found"} // refusals once a minute
+	if got := s.told(); !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	for range 3 {
+		s.must(204, s.post("/v1/sessions/revoke", `{"token":"`+second+`"}`))
+	}
+	if got := s.told(); !slices.Equal(got, append(want, "revoke  ok")) {
+		t.Errorf("events %q after a revocation, want one", got)
+	}
+}
+
+// A measured store fails, and knows how long it had.
+type measured struct {
+	kv.Store
+	left time.Duration
+}
+
+func (m *measured) fail(ctx context.Context) error {
+	deadline, _ := ctx.Deadline()
+	m.left = time.Until(deadline)
+	return keytype.ErrOutcomeUnknown
+}
+
+func (m *measured) Update(ctx context.Context, _ func(kv.Tx) error) error { return m.fail(ctx) }
+func (m *measured) View(ctx context.Context, _ func(kv.Tx) error) error   { return m.fail(ctx) }
+
+// The store of a route with an event leaves some of the request's time to the event.
+func TestAnEventHasTimeLeft(t *testing.T) {
+	store := &measured{}
+	s := startService(t, func(d *Deps) {
+		d.Timeout = time.Hour
+		d.Sessions = session.New(session.NewLocal(store), session.Options{RouteKey: make([]byte, 32)})
+	})
+	s.get("/v1/users/ann/epochs").refused(t, 503, "store_unavailable")
+	if store.left < 50*time.Minute {
+		t.Errorf("a read without an event has %v", store.left)
+	}
+	s.post("/v1/users/ann/logout-all", `{}`).refused(t, 503, "outcome_unknown")
+	if store.left > 45*time.Minute || store.left < 35*time.Minute {
+		t.Errorf("a change with an event has %v", store.left)
+	}
+	if got := s.told(); !slices.Equal(got, []string{"logout_all ann outcome_unknown"}) {
+		t.Errorf("events %q", got)
 	}
 }
 

@@ -90,7 +90,7 @@ func (d document) breaches(method, path string, a answer) (found []string) {
 		return append(found, "the status is not listed")
 	}
 	for name := range response.at("headers") {
-		sometimes := []string{"Retry-After", "RateLimit", "RateLimit-Policy", "RateLimit-Warning", "X-RateLimit-Degraded"}
+		sometimes := []string{"Retry-After", "RateLimit", "RateLimit-Policy", "RateLimit-Warning", "X-RateLimit-Degraded", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
 		if !slices.Contains(sometimes, name) && a.header.Get(name) == "" {
 			found = append(found, "no "+name)
 		}
@@ -234,14 +234,16 @@ func TestContractNamesScopesParametersAndFailures(t *testing.T) {
 }
 
 // An Idempotency-Key is for a POST that has an effect and no request id in its body, and
-// whose earlier answer is no danger: that a token passed once says nothing of now.
+// whose earlier answer is no danger: that a token passed once, or that a lease was held,
+// says nothing of now.
 func TestContractNamesTheRoutesWithAKey(t *testing.T) {
 	for _, r := range (&server{}).routes() {
 		path := regexp.MustCompile(`:(\w+)`).ReplaceAllString(r.path, "{$1}")
 		request := request{method: r.method, path: path}
 		body, _ := requestBody(request).at("content", "application/json", "schema").fields()
-		asks := slices.Contains([]string{"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/fences/{resource}/admit"}, path)
-		want := r.method == "POST" && body["request_id"] == nil && !asks
+		asks := slices.Contains([]string{"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek"}, path)
+		now := slices.Contains([]string{"/v1/fences/{resource}/admit", "/v1/leases/{resource}/renew", "/v1/leases/renew-set", "/v1/locks/{name}/acquire", "/v1/locks/{name}/renew", "/v1/idempotency/{key}/extend"}, path)
+		want := r.method == "POST" && body["request_id"] == nil && !asks && !now
 		if want != r.takesKey() || want != takesKey(request) {
 			t.Errorf("%s %s: should take an Idempotency-Key: %v, does: %v, is listed to: %v", r.method, path, want, r.takesKey(), takesKey(request))
 		}

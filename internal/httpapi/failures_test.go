@@ -93,6 +93,8 @@ func TestR26FailingStore(t *testing.T) {
 		{fmt.Errorf("query: %w: %s", keytype.ErrUnavailable, storeText), "store_unavailable", "store_unavailable"},
 		{fmt.Errorf("query: %w: %s", keytype.ErrOutcomeUnknown, storeText), "store_unavailable", "outcome_unknown"},
 		{fmt.Errorf("query: %w: %s", context.DeadlineExceeded, storeText), "store_unavailable", "outcome_unknown"},
+		{fmt.Errorf("query: %w: %w: %s", keytype.ErrUnavailable, context.DeadlineExceeded, storeText), "store_unavailable", "store_unavailable"},
+		{fmt.Errorf("query: %w: %w: %s", keytype.ErrUnavailable, keytype.ErrOutcomeUnknown, storeText), "store_unavailable", "outcome_unknown"},
 	} {
 		store.fail(c.err)
 		for _, r := range all {

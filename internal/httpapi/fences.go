@@ -15,9 +15,25 @@ import (
 	"github.com/coordsvc/coordsvc/keytype"
 )
 
+// highestForeign is the largest token from elsewhere that whoever may write may admit to
+// a resource that was never leased here, or write with. The first grant exceeds it, and
+// half of all tokens are left for those to come.
+const highestForeign = 1 << 52
+
+// checkForeign leaves larger tokens to whoever could set the mark, or the record, back.
+func checkForeign(token int64, key auth.Key) error {
+	if token > highestForeign && token <= int64(fencing.MaxToken) && !key.Allows(auth.LeasesForce) {
+		return &scopeError{auth.LeasesForce}
+	}
+	return nil
+}
+
 func (s *server) admit(c echo.Context, key auth.Key) error {
 	var body api.Admit
 	if err := bind(c, &body); err != nil {
+		return err
+	}
+	if err := checkForeign(body.FencingToken, key); err != nil {
 		return err
 	}
 	mark, err := s.Fences.Admit(c.Request().Context(), key.Tenant, c.Param("resource"), position(body.FencingToken, body.Sequence))
@@ -72,6 +88,11 @@ func (s *server) putProtected(c echo.Context, key auth.Key) error {
 	mode := text{"mode", (*string)(body.Mode)}
 	if err := notEmpty(mode, text{"lease_id", body.LeaseID}); err != nil {
 		return err
+	}
+	if fencing.Mode(orZero(body.Mode)) == fencing.HighWater { // a larger one in mode lease was granted
+		if err := checkForeign(body.FencingToken, key); err != nil {
+			return err
+		}
 	}
 	record, err := s.Fences.Write(c.Request().Context(), key.Tenant, c.Param("resource"), c.Param("key"), fencing.WriteRequest{
 		Position: position(body.FencingToken, body.Sequence),

@@ -65,7 +65,7 @@ func startService(t *testing.T, change ...func(*Deps)) *service {
 			RouteKey: make([]byte, 32), Now: s.clock.now, Tenants: session.NewTenants(sessions, session.TenantsOptions{Now: s.clock.now}), Cursors: sealer,
 		}),
 		Limits: limits,
-		Leases: lease.New(lease.NewLocal(s.durable), lease.Options{Now: s.clock.now}),
+		Leases: lease.New(lease.NewLocal(s.durable), lease.Options{Now: s.clock.now, Cursors: sealer}),
 		Fences: fencing.New(fencing.NewLocal(s.durable)),
 		Audit:  audit.New(audit.NewLocal(s.events), sealer, audit.Options{Now: s.clock.now}),
 		Quotas: quota.New(quota.NewLocal(s.durable), quota.Options{Now: s.clock.now}),

@@ -28,12 +28,29 @@ import (
 	"github.com/coordsvc/coordsvc/lock"
 	"github.com/coordsvc/coordsvc/quota"
 	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
 	"github.com/coordsvc/coordsvc/session"
 )
 
 // Observe is told of every answer: the route's pattern ("unmatched" where there
 // is none), the method, the status and the time it took. No argument holds an id.
 type Observe func(route, method string, status int, took time.Duration)
+
+// A Meter is told what became of requests. No argument holds an id.
+type Meter interface {
+	Problem(route, method, code string)             // an answer is a problem
+	Verified(outcome, source string, degraded bool) // verify answered: active, or the reason why not
+	Unpropagated()                                  // a durable change did not reach the session cache
+	Unrecorded()                                    // an event was not stored
+}
+
+// noMeter is told nothing.
+type noMeter struct{}
+
+func (noMeter) Problem(string, string, string) {}
+func (noMeter) Verified(string, string, bool)  {}
+func (noMeter) Unpropagated()                  {}
+func (noMeter) Unrecorded()                    {}
 
 // Deps are what the handlers call. A nil manager means that this mode lacks the
 // feature: its routes answer 503 feature_unavailable. Auth is required.
@@ -45,6 +62,8 @@ type Deps struct {
 	Fences   *fencing.Manager
 	Quotas   *quota.Manager
 
+	RateLimitFields ratelimithttp.Fields // of the answers of checks
+
 	Locks       *lock.Manager
 	Idempotency *idempotency.Manager // of the keys that callers claim
 	Receipts    *idempotency.Manager // of the header Idempotency-Key
@@ -54,6 +73,7 @@ type Deps struct {
 	Mode    keytype.Mode
 	Log     *slog.Logger     // nothing is logged where nil
 	Observe Observe          // nobody is told where nil
+	Meter   Meter            // nobody is told where nil
 	Now     func() time.Time // time.Now where nil
 	Timeout time.Duration    // a request's time with the stores, 0 = 8 s
 }
@@ -68,6 +88,9 @@ func New(deps Deps) http.Handler {
 	}
 	if s.Observe == nil {
 		s.Observe = func(string, string, int, time.Duration) {}
+	}
+	if s.Meter == nil {
+		s.Meter = noMeter{}
 	}
 	if s.Now == nil {
 		s.Now = time.Now

@@ -3,8 +3,12 @@ package httpapi
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/coordsvc/coordsvc/idempotency"
+	"github.com/coordsvc/coordsvc/internal/kv"
 )
 
 func TestIdempotencyRoutes(t *testing.T) {
@@ -77,4 +81,28 @@ func TestIdempotencyResponses(t *testing.T) {
 			s.post(path+"/claim", `{"fingerprint":"f","lock_ttl_ms":1000,"ttl_ms":1000}`).is(t, 200, `{"response":`+c.response+`,"state":"completed"}`)
 		}
 	}
+}
+
+// A skewed node says so, of claims and of requests with an Idempotency-Key.
+func TestL23SkewedNodesFollowNoClaim(t *testing.T) {
+	var skewed atomic.Bool
+	s := startService(t, func(d *Deps) {
+		store := idempotency.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+		opts := idempotency.Options{Now: d.Now, Skewed: skewed.Load}
+		d.Idempotency = idempotency.New(store, opts)
+		opts.Space = "receipts"
+		d.Receipts = idempotency.New(store, opts)
+	})
+	const path, ask = "/v1/idempotency/k/claim", `{"fingerprint":"f","lock_ttl_ms":1000,"ttl_ms":1000}`
+	s.must(200, s.post(path, ask))
+	s.must(201, s.under("k", "/v1/sessions", ann))
+	s.clock.advance(25 * time.Hour)
+	skewed.Store(true)
+	before := s.items()
+	for _, a := range []answer{s.post(path, ask), s.under("k", "/v1/sessions", ann)} {
+		if a.refused(t, 503, "clock_skew"); a.header.Get("Retry-After") != "1" {
+			t.Errorf("%v", a.header)
+		}
+	}
+	s.unchanged(before)
 }

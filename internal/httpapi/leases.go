@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -36,6 +37,7 @@ func (s *server) acquireLease(c echo.Context, key auth.Key) error {
 		MaxHold:   millis(number(body.MaxTTLMS)),
 		NotAfter:  instant(body.NotAfter),
 		Wait:      wait,
+		StillMay:  func(ctx context.Context) error { _, err := s.caller(ctx, c); return err },
 		Data:      string(body.Data),
 	})
 	if err != nil {

@@ -66,6 +66,51 @@ func TestForceReleaseRoute(t *testing.T) {
 	}
 }
 
+// Whoever may only write cannot have a resource that was never leased run out of tokens.
+func TestAdmitLeavesTokensForTheFirstGrant(t *testing.T) {
+	s := startService(t)
+	writer := s.as(s.newKey("default", auth.FencingWrite))
+	admit := func(s *service, resource, token string) answer {
+		return s.post("/v1/fences/"+resource+"/admit", `{"fencing_token":`+token+`}`)
+	}
+	before := s.items()
+	for _, token := range []string{"4503599627370497", "9007199254740991"} {
+		if a := admit(writer, "a", token); a.status != 403 || a.field("code") != "forbidden_scope" || a.field("scope") != "leases:force" {
+			t.Errorf("token %s: answered %d %s", token, a.status, a.body)
+		}
+	}
+	admit(writer, "a", "9007199254740992").refused(t, 422, "invalid_value")
+	s.unchanged(before)
+	s.must(200, admit(writer, "a", "4503599627370496"))
+	if a := s.must(200, s.post("/v1/leases/a/acquire", `{"owner":"w","ttl_ms":1000}`)); a.field("fencing_token") != "4503599627370497" {
+		t.Errorf("the first grant: %s", a.body)
+	}
+	admit(s, "a", "9007199254740991").refused(t, 422, "invalid_value")
+	s.must(200, admit(s, "b", "9007199254740991"))
+	s.post("/v1/leases/b/acquire", `{"owner":"w","ttl_ms":1000}`).refused(t, 422, "invalid_value")
+	s.must(200, s.post("/v1/fences/b/reset", `{"fencing_token":1,"reason":"a mistake"}`))
+	s.must(200, s.post("/v1/leases/b/acquire", `{"owner":"w","ttl_ms":1000}`))
+}
+
+// Nor can it have a record refuse every later writer.
+func TestWritesLeaveTokensForLaterOnes(t *testing.T) {
+	s := startService(t)
+	writer := s.as(s.newKey("default", auth.FencingWrite))
+	write := func(s *service, mode, token, sequence string) answer {
+		return s.put("/v1/protected/a/k", `{"mode":"`+mode+`","fencing_token":`+token+`,"sequence":`+sequence+`,"value":1}`)
+	}
+	before := s.items()
+	for _, token := range []string{"4503599627370497", "9007199254740991"} {
+		if a := write(writer, "high_water", token, "9007199254740991"); a.status != 403 || a.field("code") != "forbidden_scope" || a.field("scope") != "leases:force" {
+			t.Errorf("token %s: answered %d %s", token, a.status, a.body)
+		}
+	}
+	write(writer, "high_water", "9007199254740992", "1").refused(t, 422, "invalid_value")
+	s.unchanged(before)
+	s.must(200, write(writer, "high_water", "4503599627370496", "9007199254740991"))
+	s.must(200, write(s, "high_water", "9007199254740991", "1"))
+}
+
 func TestL4ResetRoute(t *testing.T) {
 	s := startService(t)
 	reset := func(body string) answer { return s.post("/v1/fences/job/reset", body) }
@@ -134,6 +179,32 @@ func TestWaitingRoute(t *testing.T) {
 	}
 }
 
+// L26: a key that is revoked, or expires, while its caller waits gets no lease for it.
+func TestL26WaitingWithAKeyThatEnds(t *testing.T) {
+	for name, end := range map[string]func(*service, string){
+		"revoked": func(s *service, id string) { s.must(204, s.do(request{method: "DELETE", path: "/v1/api-keys/" + id})) },
+		"expired": func(s *service, _ string) { s.clock.advance(2 * time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startService(t)
+			made := s.must(201, s.post("/v1/api-keys", `{"name":"k","scopes":["leases:use"],"expires_at":"2026-01-02T16:04:05Z"}`))
+			held := s.must(200, s.post("/v1/leases/job/acquire", `{"owner":"a","ttl_ms":86400000}`))
+			answers := make(chan answer)
+			go func() {
+				answers <- s.as(made.field("key")).post("/v1/leases/job/acquire", `{"owner":"b","ttl_ms":60000,"wait_ms":60000}`)
+			}()
+			time.Sleep(100 * time.Millisecond) // it waits, or will find the key ended
+			end(s, made.field("id"))
+			s.must(204, s.post("/v1/leases/job/release", `{"lease_id":"`+held.field("lease_id")+`","fencing_token":1}`))
+			(<-answers).refused(t, 401, "unauthenticated")
+			if a := s.get("/v1/leases/job"); a.field("fencing_token") != "1" || a.field("held") != "false" {
+				t.Errorf("it was granted: %s", a.body)
+			}
+		})
+	}
+}
+
 // hurried is a service whose requests and connections have less time than the test waits.
 func hurried(t *testing.T) *service {
 	t.Helper()
@@ -163,7 +234,9 @@ func TestListLeasesRoute(t *testing.T) {
 	if strings.Count(first.body, `"resource"`) != 2 || strings.Count(second.body, `"resource"`) != 1 || second.field("next_cursor") != "" {
 		t.Errorf("two pages: %s %s", first.body, second.body)
 	}
-	for _, query := range []string{"", "?owner=", "?owner=..", "?owner=w&limit=0", "?owner=w&limit=101", "?owner=w&cursor=.."} {
+	cursor := "&cursor=" + first.field("next_cursor")
+	s.as(s.newKey("other", auth.LeasesRead)).get("/v1/leases?owner=w%201"+cursor).refused(t, 422, "invalid_value")
+	for _, query := range []string{"", "?owner=", "?owner=..", "?owner=w&limit=0", "?owner=w&limit=101", "?owner=w&cursor=..", "?owner=w&cursor=b", "?owner=v" + cursor, "?owner=w%201" + cursor + "A"} {
 		s.get("/v1/leases"+query).refused(t, 422, "invalid_value")
 	}
 	s.get("/v1/leases?owner=w&owner=v").refused(t, 400, "invalid_request")
@@ -181,6 +254,9 @@ func TestLeaseSetRoutes(t *testing.T) {
 		t.Errorf("repeated: %s", again.body)
 	}
 	before := s.items()
+	for _, others := range []string{`["a"]`, `["a","c"]`, `["c","b","a"]`} {
+		s.post(post+"acquire-set", `{"resources":`+others+`,"owner":"w","ttl_ms":30000,"request_id":"q"}`).refused(t, 422, "idempotency_mismatch")
+	}
 	s.post(post+"acquire-set", `{"resources":["c","a"],"owner":"v","ttl_ms":30000}`).refused(t, 409, "lease_held")
 	body := func(first, second string) string {
 		return `{"leases":[{"resource":"b","lease_id":"` + first + `","fencing_token":1},{"resource":"a","lease_id":"` + second + `","fencing_token":1}]`

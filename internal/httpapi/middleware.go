@@ -66,10 +66,7 @@ func (s *server) recovered(next echo.HandlerFunc, c echo.Context) (err error) {
 // report counts the answer and, at debug level, logs it: neither the path nor
 // the headers, which hold ids and secrets.
 func (s *server) report(c echo.Context, took time.Duration) {
-	path, method := c.Path(), c.Request().Method
-	if path == "" || strings.HasSuffix(path, "/*") {
-		path = "unmatched"
-	}
+	path, method := pattern(c), c.Request().Method
 	status := c.Response().Status
 	if hungUp(c) {
 		status = statusHungUp
@@ -79,6 +76,14 @@ func (s *server) report(c echo.Context, took time.Duration) {
 	s.Log.DebugContext(c.Request().Context(), "request",
 		"route", path, "method", method, "status", status, "took", took,
 		"request_id", requestID(c), "tenant", key.Tenant, "key", key.ID)
+}
+
+// pattern is the route's, without what a caller chose.
+func pattern(c echo.Context) string {
+	if path := c.Path(); path != "" && !strings.HasSuffix(path, "/*") {
+		return path
+	}
+	return "unmatched"
 }
 
 // statusHungUp is counted where the caller did not wait for the answer: that is no failure of a store.
@@ -97,17 +102,26 @@ func (s *server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if c.Path() == contract && c.Request().Method == http.MethodGet {
 			return next(c)
 		}
-		secret, ok := bearer(c.Request().Header.Values(echo.HeaderAuthorization))
-		if !ok {
-			return auth.ErrUnauthenticated
-		}
-		key, err := s.Auth.Authenticate(c.Request().Context(), secret)
+		key, err := s.caller(c.Request().Context(), c)
 		if err != nil {
-			return fmt.Errorf("authenticate: %w", err)
+			return err
 		}
 		c.Set(callerKey, key)
 		return next(c)
 	}
+}
+
+// caller finds the key that came with the request.
+func (s *server) caller(ctx context.Context, c echo.Context) (auth.Key, error) {
+	secret, ok := bearer(c.Request().Header.Values(echo.HeaderAuthorization))
+	if !ok {
+		return auth.Key{}, auth.ErrUnauthenticated
+	}
+	key, err := s.Auth.Authenticate(ctx, secret)
+	if err != nil {
+		return auth.Key{}, fmt.Errorf("authenticate: %w", err)
+	}
+	return key, nil
 }
 
 // bearer takes the secret out of the one Authorization header.

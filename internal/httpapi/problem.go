@@ -79,11 +79,13 @@ var refusals = []struct {
 	{session.ErrLimit, api.CodeSessionLimit, "the user has max_sessions live sessions; nobody was logged out", ""},
 	{session.ErrDataVersion, api.CodeVersionMismatch, "If-Match names another version; read again", ""},
 	{ratelimit.ErrUnknownPolicy, api.CodeNotFound, "no such policy", ""},
+	{ratelimit.ErrMismatch, api.CodeIdempotencyMismatch, "the request_id came with another policy, other descriptors or another cost before; nothing was done", "request_id"},
 	{ratelimit.ErrNoSlots, api.CodeInvalidValue, "policy has no limit with slots", "policy"},
 	{lease.ErrNotFound, api.CodeNotFound, "the resource was never leased", ""},
 	{lease.ErrLost, api.CodeLeaseLost, "another grant than the named one, or none, is the latest", ""},
 	{lease.ErrExpired, api.CodeLeaseExpired, "the grant has expired: acquire the resource again", ""},
 	{lease.ErrRequestExpired, api.CodeRequestExpired, "the grant of this request id has ended, or not_after is past; nothing has changed", ""},
+	{lease.ErrMismatch, api.CodeIdempotencyMismatch, "the request_id was granted one of the resources before, in another set or by itself", ""},
 	{lease.ErrClockSkew, api.CodeClockSkew, "this node cannot tell whether the lease has expired: ask another node, or later", ""},
 	{fencing.ErrNotFound, api.CodeNotFound, "nothing was written here", ""},
 	{fencing.ErrSequenceReused, api.CodeSequenceReused, "this token and sequence already wrote another value", ""},
@@ -96,6 +98,7 @@ var refusals = []struct {
 	{quota.ErrMismatch, api.CodeIdempotencyMismatch, "the same request, or the end of the same reservation, came with another amount before", ""},
 	{lock.ErrLost, api.CodeLockLost, "the lock has ended, or is somebody else's", ""},
 	{idempotency.ErrLost, api.CodeClaimLost, "another claim is the latest, or this one, or its record, has ended", ""},
+	{idempotency.ErrClockSkew, api.CodeClockSkew, "this node cannot tell whether the latest claim's lock, or the record, is over: ask another node, or later", ""},
 	{idempotency.ErrMismatch, api.CodeIdempotencyMismatch, "the key came with another fingerprint before, or the claim with another response", ""},
 }
 
@@ -126,6 +129,9 @@ func (e *scopeError) Error() string { return "the key lacks the scope " + string
 // errors into statuses, and no text of an error of another package gets through it.
 func (s *server) fail(err error, c echo.Context) {
 	p := s.problemOf(err, c)
+	if !hungUp(c) {
+		s.Meter.Problem(pattern(c), c.Request().Method, string(p.Code))
+	}
 	s.log(err, p, c)
 	if c.Response().Committed {
 		return
@@ -148,12 +154,15 @@ func (s *server) problemOf(err error, c echo.Context) api.Problem {
 	}
 	k := kinds[p.Code]
 	p.Type, p.Title, p.Status, p.Retryable = "urn:coordsvc:problem:"+string(p.Code), k.title, int64(k.status), k.retryable
-	switch p.Code { //nolint:exhaustive // the codes that come with a header
+	if e, ok := errors.AsType[*quota.ExceededError](err); ok && e.Never {
+		p.Retryable = false
+	}
+	switch p.Code { //nolint:exhaustive // the codes that come with a header; a refused check has its own already
 	case api.CodeUnauthenticated:
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 	case api.CodeStoreUnavailable, api.CodeClockSkew:
 		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
-	case api.CodeLeaseHeld, api.CodeLockHeld, api.CodeIdempotencyInFlight, api.CodeRateLimited, api.CodeQuotaExceeded:
+	case api.CodeLeaseHeld, api.CodeLockHeld, api.CodeIdempotencyInFlight, api.CodeQuotaExceeded:
 		if p.RetryAfterMS == nil { // later is no better
 			break
 		}
@@ -172,12 +181,14 @@ func (s *server) describe(err error, c echo.Context, p *api.Problem) {
 	if describeTyped(err, p) {
 		return
 	}
-	unknown := errors.Is(err, keytype.ErrOutcomeUnknown) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	none := errors.Is(err, keytype.ErrUnavailable) // also where it was for want of time: the store knows what it sent
+	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	unknown := errors.Is(err, keytype.ErrOutcomeUnknown) || ended && !none
 	effect, _ := c.Get(effectKey).(bool)
 	switch {
 	case unknown && effect: // also where a later part of it certainly had no effect
 		p.Code, p.Detail = api.CodeOutcomeUnknown, "it may have happened: read the state, or repeat with the same request_id where the route takes one"
-	case unknown, errors.Is(err, keytype.ErrUnavailable):
+	case unknown, none:
 		p.Code, p.Detail = api.CodeStoreUnavailable, "try again later"
 	default:
 		p.Code, p.Detail = api.CodeInternal, "the defect is logged under this request id"

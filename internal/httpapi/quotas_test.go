@@ -68,7 +68,7 @@ func TestQuotaExceeded(t *testing.T) {
 		s.must(200, s.post(path+"/consume", `{"amount":3,"request_id":"a"}`))
 		a := s.post(path+"/consume", `{"amount":`+c.amount+`,"request_id":"b"}`)
 		a.refused(t, 429, "quota_exceeded")
-		if a.field("available") != "7" || a.field("retry_after_ms") != c.retry || a.header.Get("Retry-After") != c.header {
+		if a.field("available") != "7" || a.field("retry_after_ms") != c.retry || a.header.Get("Retry-After") != c.header || a.field("retryable") != fmt.Sprint(c.amount != "11") {
 			t.Errorf("%s: answered %v %s", c.why, a.header, a.body)
 		}
 		s.must(200, s.put(path, `{"limit":1,`+c.set+`}`))
@@ -116,6 +116,15 @@ func TestQuotaWindows(t *testing.T) {
 		}
 		if c.status == 200 && !strings.Contains(a.body, `"window":`+c.window+`,`) {
 			t.Errorf("%s came back as %s", c.window, a.body)
+		}
+	}
+	for _, window := range []string{`"none"`, `{"ms":60000}`, `"day"`} { // the zone is what was set, also where it moves nothing
+		for _, zone := range []string{"Europe/Berlin", "Asia/Tokyo"} {
+			for _, a := range []answer{s.put("/v1/quotas/n/zoned", fmt.Sprintf(`{"limit":10,"window":%s,"zone":%q}`, window, zone)), s.get("/v1/quotas/n/zoned")} {
+				if a.status != 200 || a.field("zone") != zone {
+					t.Errorf("%s in %s: answered %d %s", window, zone, a.status, a.body)
+				}
+			}
 		}
 	}
 	for _, zone := range []string{"Local", "Mars/Olympus", "../etc/passwd", "europe", "Europe/Berlin ", ""} {

@@ -1,9 +1,8 @@
 package httpapi
 
 import (
-	"fmt"
+	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -11,6 +10,7 @@ import (
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/internal/auth"
 	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
 )
 
 func (s *server) check(c echo.Context, key auth.Key) error {
@@ -22,12 +22,11 @@ func (s *server) check(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.RateLimitFields.Set(c.Response().Header(), d)
 	decision := decisionJSON(d)
 	if !d.Allowed {
-		setRateLimit(c, d, ceilSeconds(d.RetryAfter))
 		return &limitedError{decision}
 	}
-	setRateLimit(c, d, unbounded)
 	return write(c, http.StatusOK, decision)
 }
 
@@ -37,10 +36,14 @@ func (s *server) peek(c echo.Context, key auth.Key) error {
 		return err
 	}
 	d, err := s.Limits.Peek(c.Request().Context(), key.Tenant, req)
-	if err != nil {
+	if e, ok := errors.AsType[*ratelimit.ClosedError](err); ok { // what a check would be told, which is an answer here
+		d = ratelimit.Decision{Policy: e.Policy, Stage: e.Stage, Source: ratelimit.SourceFailClosed, Degraded: true, DegradedReason: e.Reason}
+	} else if err != nil {
 		return err
 	}
-	setRateLimit(c, d, unbounded)
+	shown := d
+	shown.Allowed = true // this answer refuses nothing, so no Retry-After goes with it
+	s.RateLimitFields.Set(c.Response().Header(), shown)
 	return write(c, http.StatusOK, decisionJSON(d))
 }
 
@@ -192,66 +195,9 @@ func rateJSON(r ratelimit.Rate) *api.Rate {
 	return &api.Rate{Count: r.Count, PerMS: r.Per.Milliseconds()}
 }
 
-// unbounded lets each limit say when it is full again.
-const unbounded = int64(1) << 62
-
-// degradedHeader marks an answer that a posture gave.
-const degradedHeader = "X-RateLimit-Degraded"
-
 // closed says that a posture refused the request, and why.
 func closed(c echo.Context, e *ratelimit.ClosedError, p *api.Problem) {
-	c.Response().Header().Set(degradedHeader, "true")
+	ratelimithttp.SetDegraded(c.Response().Header())
 	p.Detail = "the policy is closed while its store does not decide; the cost may have been charged"
 	p.Source, p.Degraded, p.DegradedReason = api.DecisionSource(ratelimit.SourceFailClosed), true, e.Reason
-}
-
-// setRateLimit sets the two fields of draft-ietf-httpapi-ratelimit-headers-10,
-// one item a limit. Both count in whole seconds, rounded up. The draft wants no
-// reset behind Retry-After (section 4), so a refusal caps it there.
-//
-// A posture that asks nobody knows no limits, and sets neither.
-func setRateLimit(c echo.Context, d ratelimit.Decision, latest int64) {
-	if d.Degraded {
-		c.Response().Header().Set(degradedHeader, "true")
-	}
-	if len(d.Limits) == 0 {
-		return
-	}
-	var limits, policies []string
-	for _, l := range d.Limits {
-		name := sfString(l.Name)
-		limits = append(limits, fmt.Sprintf("%s;r=%d;t=%d", name, l.Remaining, min(ceilSeconds(l.Reset), latest)))
-		policies = append(policies, fmt.Sprintf("%s;q=%d;w=%d", name, l.Limit, ceilSeconds(l.Window)))
-	}
-	c.Response().Header().Set("RateLimit", strings.Join(limits, ", "))
-	c.Response().Header().Set("RateLimit-Policy", strings.Join(policies, ", "))
-	if d.OverBy > 0 {
-		c.Response().Header().Set("RateLimit-Warning", warning(d))
-	}
-}
-
-func warning(d ratelimit.Decision) string {
-	if d.EnforceFrom.IsZero() {
-		return fmt.Sprintf("%d%% over", d.OverBy)
-	}
-	return fmt.Sprintf("%d%% over; enforcement begins %s", d.OverBy, d.EnforceFrom.Format(time.DateOnly))
-}
-
-// sfString writes a String of RFC 9651 section 3.3.3: printable ASCII with \ and " escaped.
-func sfString(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r < ' ' || r > '~':
-			b.WriteByte('?')
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
 }

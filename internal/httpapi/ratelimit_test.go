@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
 )
 
 func TestSlotAndDelayRoutes(t *testing.T) {
@@ -74,6 +77,66 @@ func TestWarningHeader(t *testing.T) {
 	}
 }
 
+func TestRequestIDsOfChecks(t *testing.T) {
+	s := startService(t)
+	check := func(policy, user string, cost int) answer {
+		return s.post("/v1/ratelimit/check", fmt.Sprintf(`{"policy":%q,"descriptors":{"tenant":"shop","user":%q,"app":"x"},"cost":%d,"request_id":"q"}`, policy, user, cost))
+	}
+	first := s.must(200, check("two", "ann", 2))
+	for range 2 {
+		check("two", "ann", 2).is(t, 200, strings.TrimSpace(first.body))
+	}
+	for why, a := range map[string]answer{"cost": check("two", "ann", 1), "policy": check("default", "ann", 2), "descriptors": check("two", "bob", 2)} {
+		a.refused(t, 422, "idempotency_mismatch")
+		if a.field("field") != "request_id" {
+			t.Errorf("another %s: %s", why, a.body)
+		}
+	}
+	other := s.as(s.newKey("other", auth.RatelimitCheck))
+	s.must(200, other.post("/v1/ratelimit/check", `{"policy":"two","descriptors":{"user":"eve","app":"x"},"request_id":"q"}`))
+	refund := func(cost int) answer {
+		return s.post("/v1/ratelimit/refund", fmt.Sprintf(`{"policy":"two","descriptors":{"tenant":"shop","user":"ann","app":"x"},"cost":%d,"request_id":"q"}`, cost))
+	}
+	s.must(200, refund(1)) // an id of its own
+	refund(2).refused(t, 422, "idempotency_mismatch")
+}
+
+// A refund above the capacity makes a limit full, and not fuller: the limit may have been
+// lowered since the charge.
+func TestRefundAboveTheCapacity(t *testing.T) {
+	s := startService(t)
+	const user = `{"policy":"two","descriptors":{"user":"ann","app":"x"}`
+	s.must(200, s.post("/v1/ratelimit/check", user+`,"cost":2}`))
+	for range 2 {
+		s.post("/v1/ratelimit/refund", user+`,"cost":1000000000}`).is(t, 200,
+			`{"limits":[{"algorithm":"token_bucket","limit":2,"name":"user","remaining":2,"reset_ms":0,"window_ms":3000},`+
+				`{"algorithm":"token_bucket","limit":1000,"name":"all","remaining":1000,"reset_ms":0,"window_ms":60000}]}`)
+	}
+	s.must(200, s.post("/v1/ratelimit/check", user+`,"cost":2}`))
+	s.post("/v1/ratelimit/check", user+`}`).refused(t, 429, "rate_limited")
+	s.post("/v1/ratelimit/refund", user+`,"cost":1000000001}`).refused(t, 422, "invalid_value")
+}
+
+// The service writes the fields that package ratelimithttp writes for its middleware.
+func TestOlderFields(t *testing.T) {
+	for older, resets := range map[ratelimithttp.Older][]string{"": nil, ratelimithttp.Delta: {"2", "1", "2"}, ratelimithttp.Epoch: {"1767366247", "1767366246", "1767366247"}} {
+		s := startService(t, func(d *Deps) { d.RateLimitFields = ratelimithttp.Fields{Older: older, Now: d.Now} })
+		if s.clock.now().Unix() != 1_767_366_245 {
+			t.Fatalf("the clock begins at %v", s.clock.now())
+		}
+		const ask = `{"policy":"default","descriptors":{"tenant":"shop","user":"ann"},"cost":`
+		for i, a := range []answer{s.must(200, s.post("/v1/ratelimit/check", ask+`16}`)), s.post("/v1/ratelimit/check", ask+`5}`), s.post("/v1/ratelimit/peek", ask+`5}`)} {
+			var want [3]string
+			if resets != nil {
+				want = [3]string{"20", "4", resets[i]}
+			}
+			if got := [3]string{a.header.Get("X-RateLimit-Limit"), a.header.Get("X-RateLimit-Remaining"), a.header.Get("X-RateLimit-Reset")}; got != want {
+				t.Errorf("%q, call %d: %d with %q, want %q", older, i+1, a.status, got, want)
+			}
+		}
+	}
+}
+
 func TestPolicyRouteShowsEveryNumber(t *testing.T) {
 	s := startService(t)
 	version := s.get("/v1/ratelimit/policies").field("version")
@@ -123,6 +186,8 @@ func TestR26DegradedAnswers(t *testing.T) {
 	if a.field("source") != "fail_closed" || a.field("degraded") != "true" || a.field("degraded_reason") != "readonly" || a.header.Get("Retry-After") != "1" {
 		t.Errorf("fail_closed: %s", a.body)
 	}
+	marked(s.post("/v1/ratelimit/peek", `{"policy":"two","descriptors":{"user":"ann","app":"x"}}`)).is(t, 200,
+		`{"allowed":false,"degraded":true,"degraded_reason":"readonly","limits":[],"policy":"two","retry_after_ms":0,"source":"fail_closed","stage":"enforce"}`)
 	marked(s.post("/v1/ratelimit/check", `{"policy":"warned","descriptors":{"user":"ann"},"cost":3}`)).is(t, 200,
 		`{"allowed":true,"degraded":true,"degraded_reason":"readonly","limits":[],"policy":"warned","retry_after_ms":0,"source":"fail_open","stage":"warn"}`)
 	const ask = `{"policy":"default","descriptors":{"tenant":"shop","user":"ann"},"cost":20}`

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -39,12 +38,15 @@ type Sealer interface {
 }
 
 // keyless are the POST routes that do not take the header: those whose body has a
-// request id of its own, those that only ask, and admit, which asks whether a token
-// passes now: an earlier yes would let a stale holder through.
+// request id of its own, those that only ask, and those whose answer says what is so
+// now: whether a token passes, or that the caller holds a lease, a lock or a claim. An
+// earlier yes would be given to somebody who has lost it.
 var keyless = []string{
 	"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/ratelimit/refund",
 	"/v1/leases/:resource/acquire", "/v1/leases/acquire-set", "/v1/leases/:resource/force-release",
-	"/v1/quotas/:name/:subject/consume", "/v1/quotas/:name/:subject/reserve", "/v1/idempotency/:key/claim", "/v1/fences/:resource/admit",
+	"/v1/quotas/:name/:subject/consume", "/v1/quotas/:name/:subject/reserve", "/v1/idempotency/:key/claim",
+	"/v1/fences/:resource/admit", "/v1/leases/:resource/renew", "/v1/leases/renew-set",
+	"/v1/locks/:name/acquire", "/v1/locks/:name/renew", "/v1/idempotency/:key/extend",
 }
 
 func (r route) takesKey() bool {
@@ -64,7 +66,7 @@ func (s *server) repeatable(routes []route) []route {
 // once has a request with a key completed at most once: its answer is stored, and is
 // the answer to every repetition. It is not executed once: where the answer could
 // not be stored after the effect, a repetition after the lock has another one. A
-// refusal, which has no effect, is not stored; a fault, which may have one, leaves the lock.
+// refusal, which has no effect, is not stored, though the key stays the request's; a fault, which may have one, leaves the lock.
 type once struct {
 	s    *server
 	next handler
@@ -140,12 +142,12 @@ func (r *repetition) claim(ctx context.Context) (idempotency.Claimed, error) {
 	})
 	_, inFlight := errors.AsType[*idempotency.InFlightError](err)
 	switch {
-	case err == nil || inFlight:
+	case err == nil || inFlight || errors.Is(err, idempotency.ErrClockSkew):
 		return claimed, err
 	case errors.Is(err, idempotency.ErrMismatch):
-		return claimed, &refusal{code: api.CodeIdempotencyMismatch, detail: "the Idempotency-Key came with another request, or from another caller, before"}
+		return claimed, &refusal{code: api.CodeIdempotencyMismatch, detail: "the Idempotency-Key came with another request, or from another caller, before, which may have been refused: a corrected request needs a new key"}
 	default:
-		return claimed, fmt.Errorf("claim the key of the request: %w: %w", keytype.ErrUnavailable, err)
+		return claimed, fmt.Errorf("claim the key of the request: %w: %v", keytype.ErrUnavailable, err) //nolint:errorlint // of the request itself it would say that it may have happened
 	}
 }
 
@@ -183,14 +185,14 @@ func (r *repetition) refused(ctx context.Context, refusal error) {
 
 // record runs the handler without letting its answer out.
 func (r *repetition) record(handle func(echo.Context) error) (receipt, error) {
-	start, outer := r.s.Now(), r.c.Response()
+	outer := r.c.Response()
 	inner := &recorder{header: outer.Header().Clone()}
 	r.c.SetResponse(echo.NewResponse(inner, r.c.Echo()))
 	defer r.c.SetResponse(outer) // a panic is answered, too
 	if err := handle(r.c); err != nil {
 		return receipt{}, err
 	}
-	answer := receipt{At: start, Status: inner.status, Header: http.Header{}, Body: inner.body.String()}
+	answer := receipt{Status: inner.status, Header: http.Header{}, Body: inner.body.String()}
 	for name, values := range inner.header {
 		if !slices.Equal(values, outer.Header().Values(name)) {
 			answer.Header[name] = values
@@ -202,11 +204,9 @@ func (r *repetition) record(handle func(echo.Context) error) (receipt, error) {
 // replay gives the stored answer again.
 func (r *repetition) replay(response string) error {
 	answer, err := r.open(response)
-	if err != nil { // it was sealed with a key that is gone
-		return fmt.Errorf("stored answer: %w: %w", keytype.ErrOutcomeUnknown, err)
-	}
-	if answer.Body, err = aged(answer.Body, r.s.Now().Sub(answer.At)); err != nil {
-		return fmt.Errorf("stored answer: %w", err)
+	if err != nil { // sealed with a key that is gone, or that only other nodes have by now
+		r.s.Log.WarnContext(r.c.Request().Context(), "a stored answer was not opened", "request_id", requestID(r.c), "route", r.c.Path(), "error", err)
+		return &refusal{code: api.CodeStoreUnavailable, detail: "the request was carried out, and this node cannot read its stored answer: repeat it with the same Idempotency-Key"}
 	}
 	return answer.send(r.c)
 }
@@ -234,7 +234,6 @@ func (r *repetition) open(response string) (answer receipt, err error) {
 
 // A receipt is an answer to be given again.
 type receipt struct {
-	At     time.Time   `json:"at"` // before the handler ran
 	Status int         `json:"status"`
 	Header http.Header `json:"header"` // what the handler set
 	Body   string      `json:"body"`
@@ -250,41 +249,6 @@ func (a receipt) send(c echo.Context) error {
 	}
 	_, err := io.WriteString(c.Response(), a.Body)
 	return err
-}
-
-// aged takes the answer's age off how long it says that something is valid: that is
-// counted from when the request that it answers was sent.
-func aged(body string, age time.Duration) (string, error) {
-	if !strings.Contains(body, `"valid_for_ms"`) {
-		return body, nil
-	}
-	var answer any
-	numbers := json.NewDecoder(strings.NewReader(body))
-	numbers.UseNumber() // integers of 64 bits stay what they are
-	if err := numbers.Decode(&answer); err != nil {
-		return "", err
-	}
-	takeOff(answer, ceilMillis(max(0, age)))
-	raw, err := encode(answer)
-	return string(raw), err
-}
-
-// takeOff goes through the answer: a set has one time for each of its leases.
-func takeOff(value any, age int64) {
-	switch value := value.(type) {
-	case map[string]any:
-		for name, inner := range value {
-			takeOff(inner, age)
-			if number, ok := inner.(json.Number); ok && name == "valid_for_ms" {
-				left, _ := number.Int64() // encoded from one
-				value[name] = max(0, left-age)
-			}
-		}
-	case []any:
-		for _, inner := range value {
-			takeOff(inner, age)
-		}
-	}
 }
 
 // A recorder keeps an answer to itself.

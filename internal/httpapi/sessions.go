@@ -23,6 +23,7 @@ func (s *server) createSession(c echo.Context, key auth.Key) error {
 	if err := cmp.Or(
 		notEmpty(text{"device_id", body.DeviceID}, text{"ip", body.IP}, text{"user_agent", body.UserAgent}),
 		checkGiven("expected_session_version", body.ExpectedSessionVersion, 1, math.MaxInt64),
+		checkGiven("max_sessions", body.MaxSessions, 1, session.MaxSessionLimit), // 0 would limit nothing
 	); err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (s *server) createSession(c echo.Context, key auth.Key) error {
 		AbsoluteTTL:     millis(number(body.AbsoluteTTLMS)),
 		IdleTTL:         millis(number(body.IdleTTLMS)),
 		ExpectedVersion: body.ExpectedSessionVersion,
-		MaxSessions:     int(number(body.MaxSessions)),
+		MaxSessions:     int(orZero(body.MaxSessions)),
 		Data:            body.Data,
 	})
 	if err != nil {
@@ -67,10 +68,27 @@ func (s *server) verifySession(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.verified(verdict)
 	if verdict.OldToken && !verdict.Active {
 		s.record(c, key, audit.Event{Action: audit.OldTokenUsed, Subject: session.HandleOf(body.Token), Outcome: audit.Outcome(verdict.Reason)})
 	}
 	return write(c, http.StatusOK, verdictJSON(verdict, key.Allows(auth.SessionsExplain)))
+}
+
+// verified counts a verdict.
+func (s *server) verified(v session.Verdict) {
+	outcome := "active"
+	if !v.Active {
+		outcome = string(v.Reason)
+	}
+	s.Meter.Verified(outcome, string(cmp.Or(v.Source, session.FromStore)), v.Degraded)
+}
+
+// changed counts a durable change that did not reach the cache.
+func (s *server) changed(p session.Propagation) {
+	if !p.Propagated {
+		s.Meter.Unpropagated()
+	}
 }
 
 func (s *server) rotateSession(c echo.Context, key auth.Key) error {
@@ -88,6 +106,7 @@ func (s *server) rotateSession(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.changed(rotated.Propagation)
 	s.record(c, key, audit.Event{Action: rotation(body), User: rotated.UserID, Subject: rotated.Handle})
 	return write(c, http.StatusOK, api.CreatedSession{Token: rotated.Token.Reveal(), Session: sessionJSON(rotated.Session)})
 }
@@ -108,12 +127,15 @@ func (s *server) revokeSession(c echo.Context, key auth.Key) error {
 	if err := keytype.CheckID("token", body.Token); err != nil {
 		return err
 	}
-	p, err := s.Sessions.Revoke(c.Request().Context(), key.Tenant, body.Token)
+	r, err := s.Sessions.Revoke(c.Request().Context(), key.Tenant, body.Token)
 	if err != nil {
 		return err
 	}
-	s.record(c, key, audit.Event{Action: audit.Revoke, Subject: session.HandleOf(body.Token)})
-	return revoked(c, p)
+	if r.Known { // of any other token nothing has changed, and nothing is recorded
+		s.changed(r.Propagation)
+		s.record(c, key, audit.Event{Action: audit.Revoke, Subject: session.HandleOf(body.Token)})
+	}
+	return revoked(c, r.Propagation)
 }
 
 func (s *server) deleteSession(c echo.Context, key auth.Key) error {
@@ -121,6 +143,7 @@ func (s *server) deleteSession(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.changed(p)
 	s.record(c, key, audit.Event{Action: audit.Revoke, Subject: c.Param("handle")})
 	return revoked(c, p)
 }

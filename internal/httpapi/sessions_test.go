@@ -78,6 +78,13 @@ func TestS1SessionData(t *testing.T) {
 
 func TestSessionLimit(t *testing.T) {
 	s := startService(t)
+	for _, n := range []string{"0", "-1", "101"} {
+		a := s.post("/v1/sessions", `{"user_id":"ann","max_sessions":`+n+`}`)
+		a.refused(t, 422, "invalid_value")
+		if a.field("detail") != "max_sessions must be from 1 to 100" {
+			t.Errorf("max_sessions %s: %s", n, a.body)
+		}
+	}
 	first, _ := s.login(`{"user_id":"ann","max_sessions":2}`)
 	s.login(`{"user_id":"ann","max_sessions":2}`)
 	before := s.items()

@@ -29,6 +29,7 @@ func (s *server) logoutAll(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.changed(done.Propagation)
 	s.record(c, key, audit.Event{Action: audit.LogoutAll, User: c.Param("user_id"), Reason: orZero(body.Reason)})
 	return write(c, http.StatusOK, api.LoggedOut{SessionVersion: done.SessionVersion, CachePropagated: done.Propagated, EffectiveBy: api.At(done.EffectiveBy)})
 }
@@ -45,6 +46,7 @@ func (s *server) bumpPermissions(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.changed(done.Propagation)
 	s.record(c, key, audit.Event{Action: audit.PermissionEpoch, User: c.Param("user_id"), Reason: orZero(body.Reason)})
 	return write(c, http.StatusOK, api.PermissionEpoch{PermissionEpoch: done.PermissionEpoch, CachePropagated: done.Propagated, EffectiveBy: api.At(done.EffectiveBy)})
 }
@@ -69,6 +71,7 @@ func (s *server) switchUser(c echo.Context, key auth.Key, act audit.Action, chan
 	if err != nil {
 		return err
 	}
+	s.changed(done.Propagation)
 	s.record(c, key, audit.Event{Action: act, User: c.Param("user_id"), Reason: body.Reason})
 	return write(c, http.StatusOK, api.UserState{Disabled: done.Disabled, SessionVersion: done.SessionVersion, CachePropagated: done.Propagated, EffectiveBy: api.At(done.EffectiveBy)})
 }
@@ -84,6 +87,7 @@ func (s *server) eraseUser(c echo.Context, key auth.Key) error {
 	if err != nil {
 		return err
 	}
+	s.changed(done.Propagation)
 	s.record(c, key, audit.Event{Action: audit.Erase, User: user, Reason: body.Reason})
 	return write(c, http.StatusOK, api.UserState{Disabled: done.Disabled, SessionVersion: done.SessionVersion, CachePropagated: done.Propagated, EffectiveBy: api.At(done.EffectiveBy)})
 }

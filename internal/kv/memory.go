@@ -18,8 +18,9 @@ type Memory struct {
 
 	mu     sync.Mutex
 	closed bool                    // guarded by mu, as are the rest
-	items  map[place]*list.Element // of used
-	used   list.List               // of *memoryItem, the latest use first
+	items  map[place]*list.Element // of the list that used names
+	shared list.List               // of *memoryItem, the latest use first
+	apart  map[string]*list.List   // the same, by bucket that has a bound of its own
 	keys   map[string]*sortedKeys  // by bucket, the expiry index among them
 }
 
@@ -34,6 +35,9 @@ type MemoryOptions struct {
 	// transaction's end evicts expired items, then those whose last Get or Put
 	// is longest ago: only for what may be lost.
 	MaxItems int
+	// Apart names buckets each of which has a bound of MaxItems of its own: what
+	// fills one up evicts nothing elsewhere.
+	Apart []string
 	// Now is the clock that tells which items expired; nil = time.Now.
 	Now func() time.Time
 }
@@ -44,7 +48,11 @@ func NewMemory(opts MemoryOptions) *Memory {
 		maxItems: opts.MaxItems,
 		now:      opts.Now,
 		items:    map[place]*list.Element{},
+		apart:    map[string]*list.List{},
 		keys:     map[string]*sortedKeys{},
+	}
+	for _, bucket := range opts.Apart {
+		m.apart[bucket] = list.New()
 	}
 	if m.now == nil {
 		m.now = time.Now
@@ -93,8 +101,8 @@ func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
-	m.items, m.keys = nil, nil
-	m.used.Init()
+	m.items, m.keys, m.apart = nil, nil, nil
+	m.shared.Init()
 	return nil
 }
 
@@ -110,7 +118,7 @@ func (m *Memory) get(bucket, key string) []byte {
 	if !ok {
 		return nil
 	}
-	m.used.MoveToFront(e)
+	m.used(bucket).MoveToFront(e)
 	return e.Value.(*memoryItem).raw
 }
 
@@ -161,7 +169,7 @@ func (m *Memory) set(at place, raw []byte) {
 		return
 	}
 	if at.bucket != expiryIndex {
-		m.items[at] = m.used.PushFront(&memoryItem{at: at, raw: raw})
+		m.items[at] = m.used(at.bucket).PushFront(&memoryItem{at: at, raw: raw})
 	}
 	keys, ok := m.keys[at.bucket]
 	if !ok {
@@ -173,7 +181,7 @@ func (m *Memory) set(at place, raw []byte) {
 
 func (m *Memory) remove(at place) {
 	if e, ok := m.items[at]; ok {
-		m.used.Remove(e)
+		m.used(at.bucket).Remove(e)
 		delete(m.items, at)
 	}
 	if keys, ok := m.keys[at.bucket]; ok {
@@ -181,17 +189,42 @@ func (m *Memory) remove(at place) {
 	}
 }
 
-// evict brings the store back to its bound.
+// used is the list in which the bucket's items are.
+func (m *Memory) used(bucket string) *list.List {
+	if own, ok := m.apart[bucket]; ok {
+		return own
+	}
+	return &m.shared
+}
+
+// excess is how many items of a list are too many.
+func (m *Memory) excess(used *list.List) int { return max(0, used.Len()-m.maxItems) }
+
+// evict brings the store back to its bounds.
 func (m *Memory) evict() {
-	excess := m.used.Len() - m.maxItems
-	if m.maxItems <= 0 || excess <= 0 {
+	if m.maxItems <= 0 {
 		return
 	}
+	m.evictFrom(&m.shared)
+	for _, own := range m.apart {
+		m.evictFrom(own)
+	}
+}
+
+// evictFrom brings one list back to its bound. What has expired goes first, of
+// whatever list.
+func (m *Memory) evictFrom(used *list.List) {
+	for m.excess(used) > 0 {
+		expired := newTransaction(m)
+		if expired.sweep(m.now(), m.excess(used)) == 0 {
+			break
+		}
+		m.apply(expired.writes)
+	}
 	t := newTransaction(m)
-	excess -= t.sweep(m.now(), excess)
-	for range excess {
+	for range m.excess(used) {
 		// Deleting looks the item up, which moves it from the back to the front.
-		at := m.used.Back().Value.(*memoryItem).at
+		at := used.Back().Value.(*memoryItem).at
 		t.Delete(at.bucket, at.key)
 	}
 	m.apply(t.writes)

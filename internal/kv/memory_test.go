@@ -67,6 +67,46 @@ func TestR54BoundedMemoryEvicts(t *testing.T) {
 	}
 }
 
+func TestR54ABucketWithABoundOfItsOwn(t *testing.T) {
+	now, later := start, start.Add(time.Hour)
+	m := NewMemory(MemoryOptions{MaxItems: 2, Apart: []string{"ids"}, Now: func() time.Time { return now }})
+	for _, step := range []struct {
+		why, bucket, key string
+		expires          time.Time
+		want             []string
+	}{
+		{"its own room", "ids", "1", later, []string{"1"}},
+		{"the others'", "things", "a", later, []string{"1", "a"}},
+		{"the others'", "things", "b", later, []string{"1", "a", "b"}},
+		{"its own room", "ids", "2", start.Add(time.Minute), []string{"1", "2", "a", "b"}},
+		{"its own oldest goes", "ids", "3", later, []string{"2", "3", "a", "b"}},
+		{"the others' oldest goes", "more", "c", later, []string{"2", "3", "c", "b"}},
+		{"what has expired makes room only in its list", "things", "d", start.Add(2 * time.Minute), []string{"3", "c", "d"}},
+		{"what has expired goes first, behind what has elsewhere", "things", "e", later, []string{"3", "c", "e"}},
+	} {
+		if step.key == "d" {
+			now = start.Add(time.Minute)
+		}
+		if step.key == "e" {
+			now = start.Add(2 * time.Minute)
+			if err := m.Update(t.Context(), func(tx Tx) error { tx.Put("ids", "4", nil, start); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := m.Update(t.Context(), func(tx Tx) error { tx.Put(step.bucket, step.key, nil, step.expires); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		if err := m.Walk(t.Context(), func(_, key string, _ []byte) bool { got = append(got, key); return true }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: %q, want %q", step.why, got, step.want)
+		}
+	}
+}
+
 func TestR37SweepWithAnEarlierClock(t *testing.T) {
 	m := NewMemory(MemoryOptions{})
 	if err := m.Update(t.Context(), func(tx Tx) error { tx.Put("things", "a", nil, start); return nil }); err != nil {

@@ -1,8 +1,11 @@
-// Package redisonce decides that a script is sent to Redis at most once.
+// Package redisonce decides that a script is sent to Redis at most once, and whether
+// one that failed may have been run.
 package redisonce
 
 import (
 	"context"
+	"errors"
+	"net"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -51,4 +54,23 @@ func (c notRepeated) Clone() redis.Cmder {
 		return notRepeated{cmd}
 	}
 	return c
+}
+
+// NotDone reports whether a command that failed has changed nothing: the server has
+// answered with an error, which no script of ours does once it has written, or the
+// command was never sent.
+func NotDone(err error) bool {
+	_, answered := errors.AsType[redis.Error](err)
+	return answered || NotSent(err)
+}
+
+// NotSent reports whether a command that failed had no connection to be sent on.
+func NotSent(err error) bool {
+	_, dead := errors.AsType[interface {
+		error
+		NotSent() // of a dialer that hands out a failure as a connection
+	}](err)
+	dial, _ := errors.AsType[*net.OpError](err)
+	return dead || dial != nil && dial.Op == "dial" ||
+		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || errors.Is(err, redis.ErrClosed)
 }

@@ -37,9 +37,10 @@ type Sealer struct {
 }
 
 // New makes a sealer of one or more keys of [KeySize] bytes. The last one seals
-// and all of them open: to change keys, give every node the new one in front of
-// the old, then behind it, then drop the old one when nothing sealed with it
-// matters any more.
+// and all of them open. To change keys takes two rounds over the nodes, since what
+// one of them seals the others must open: give every node the new one in front of
+// the old, where it only opens; once all have it move it behind, where it seals;
+// drop the old one when nothing sealed with it matters any more.
 func New(keys [][]byte) (*Sealer, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("seal: a key is required")

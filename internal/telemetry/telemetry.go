@@ -20,7 +20,19 @@ type Metrics struct {
 	bypassed      *prometheus.CounterVec
 	leftover      prometheus.Counter
 	reloads       *prometheus.CounterVec
+	calls         *prometheus.CounterVec
+	callTime      *prometheus.HistogramVec
 	policiesRight prometheus.Gauge
+	capacity      *prometheus.CounterVec
+
+	problems     *prometheus.CounterVec
+	decisions    *prometheus.CounterVec
+	breakerOpen  prometheus.Gauge
+	verdicts     *prometheus.CounterVec
+	unpropagated prometheus.Counter
+	unrecorded   prometheus.Counter
+	storeTries   *prometheus.CounterVec
+	storeTime    *prometheus.HistogramVec
 }
 
 // New makes the metrics, all at zero, with those of the Go runtime and the process.
@@ -54,7 +66,14 @@ func New() *Metrics {
 		Help: "1 while the policies in force are those of the files as last read, 0 while the files were refused.",
 	})
 	m.policiesRight.Set(1)
-	m.registry.MustRegister(m.bypassed, m.leftover, m.reloads, m.policiesRight)
+	m.capacity = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "coordsvc_dynamodb_consumed_capacity_units_total",
+		Help: "Capacity units that DynamoDB says requests consumed, by operation and the key type that the table is there for. Answers that are errors do not say.",
+	}, []string{"type", "operation"})
+	m.registry.MustRegister(m.capacity, m.bypassed, m.leftover, m.reloads, m.policiesRight)
+	m.addDecisions()
+	m.addStores()
+	m.addGRPC()
 	m.registry.MustRegister(m.requests, m.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -81,6 +100,11 @@ func (m *Metrics) PolicyReloaded(taken bool) {
 	}
 	m.reloads.WithLabelValues("refused").Inc()
 	m.policiesRight.Set(0)
+}
+
+// CapacityConsumed counts what a request to DynamoDB consumed.
+func (m *Metrics) CapacityConsumed(keyType, operation string, units float64) {
+	m.capacity.WithLabelValues(keyType, operation).Add(units)
 }
 
 // Handler serves the metrics in the formats that Prometheus scrapes.

@@ -38,6 +38,7 @@ const (
 	ownerKey   = "owner_key" // tenant and owner, absent once released: the index's key
 	forced     = "forced"    // request id of the forced release, absent where there was none
 	data       = "data"      // JSON, absent where the grant has none
+	set        = "set"       // what stands for the set of the grant, absent where it was granted by itself
 )
 
 // errContended says that nothing was written in maxRounds.
@@ -227,7 +228,7 @@ func (s *Store) update(ctx context.Context, c dynamo.Change) (seen, error) {
 	}
 	state, fence, err := read(result.Item)
 	if err != nil {
-		return seen{}, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+		return seen{}, result.Unreadable(err)
 	}
 	return seen{result, state, fence}, nil
 }

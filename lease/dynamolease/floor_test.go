@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
 	"github.com/coordsvc/coordsvc/fencing"
 	"github.com/coordsvc/coordsvc/integration/engine"
 	"github.com/coordsvc/coordsvc/internal/dynamo"
@@ -44,5 +47,18 @@ func TestL4NodesLearnTheFloor(t *testing.T) {
 	grant("and young again", 51, 1)
 	if floorAge >= lease.FloorDelay {
 		t.Errorf("a floor may be used for %v, but is promised after %v", floorAge, lease.FloorDelay)
+	}
+}
+
+// L1, L3: DynamoDB removes no item of the table: neither a lease nor a mark has an end there.
+func TestL1L3TheTableHasNoTTL(t *testing.T) {
+	e := engine.DynamoDB(t)
+	table := Table(e.Prefix(t))
+	if err := dynamo.Create(t.Context(), e.Client(), table); err != nil {
+		t.Fatal(err)
+	}
+	out, err := e.Client().DescribeTimeToLive(t.Context(), &dynamodb.DescribeTimeToLiveInput{TableName: &table.Name})
+	if err != nil || out.TimeToLiveDescription == nil || out.TimeToLiveDescription.TimeToLiveStatus != types.TimeToLiveStatusDisabled {
+		t.Errorf("time to live: %+v, %v", out, err)
 	}
 }

@@ -24,7 +24,7 @@ func (s *Store) grant(tenant, resource string, req lease.Acquire, fence fencing.
 		},
 	}
 	free := "(#released = :true OR #expires < :stealable) AND #lease_id <> :lease_id"
-	c.Remove = "#forced"
+	c.Remove = "#forced, #set"
 	if req.Data == "" {
 		c.Remove += ", #data"
 	} else {
@@ -135,6 +135,7 @@ func read(item dynamo.Item) (lease.State, fencing.State, error) {
 		Released:     r.Bool(released),
 		Forced:       r.Str(forced),
 		Data:         r.Str(data),
+		Set:          r.Str(set),
 	}, f, r.Err()
 }
 

@@ -108,6 +108,7 @@ func (s *Store) replace(tenant, resource string, was seen, next lease.State) dyn
 	setOrRemove(&c, requestID, next.RequestID)
 	setOrRemove(&c, forced, next.Forced)
 	setOrRemove(&c, data, next.Data)
+	setOrRemove(&c, set, next.Set)
 	return c
 }
 

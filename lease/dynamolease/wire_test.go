@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
 	"github.com/coordsvc/coordsvc/fencing"
 	"github.com/coordsvc/coordsvc/integration/engine"
+	"github.com/coordsvc/coordsvc/internal/dynamo"
 	"github.com/coordsvc/coordsvc/internal/dynamo/dynamotest"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
@@ -191,7 +194,7 @@ func TestOthersBetweenTheTwoRequestsOfASet(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if renewed, err := b.leases.RenewSet(t.Context(), "t", mine, time.Minute); err != nil || renewed[0].ValidFor != time.Hour {
+	if renewed, err := b.leases.RenewSet(t.Context(), "t", mine, time.Minute); err != nil || renewed[0].ExpiresAt.Sub(g.AcquiredAt) != time.Hour {
 		t.Errorf("a longer renewal between was set back: %+v, %v", renewed, err)
 	}
 	b.wire.BeforeWrite(1, func() { b.mustRelease(b.others, g) })
@@ -386,6 +389,52 @@ func TestOthersBetweenTwoRequests(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// Where an item is in the format of a later version nothing is done to it, which every
+// operation is sure of.
+func TestItemsOfALaterFormat(t *testing.T) {
+	b := newBench(t)
+	e := engine.DynamoDB(t)
+	prefix := e.Prefix(t)
+	stores := open(t, e.Client(), prefix)
+	leases, fences := lease.New(stores.Leases, lease.Options{}), fencing.New(stores.Fences)
+	for _, item := range []struct{ table, pk string }{
+		{keytype.Lease.TableName(prefix), keytype.Lease.Key("t", "r")},
+		{keytype.ProtectedRecord.TableName(prefix), keytype.ProtectedRecord.Key("t", "r", "k")},
+	} {
+		if _, err := e.Client().PutItem(t.Context(), &dynamodb.PutItemInput{TableName: &item.table, Item: dynamo.Item{"pk": dynamo.S(item.pk), "v": dynamo.N(2)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := lease.Holder{ID: "lse_x", Token: 1}
+	at := fencing.Position{Token: 1}
+	for name, do := range map[string]func() error{
+		"acquire": func() error { _, err := b.acquire(leases, "a", ""); return err },
+		"acquire a set": func() error {
+			_, err := leases.AcquireSet(t.Context(), "t", []string{"r"}, lease.AcquireRequest{Owner: "a", TTL: time.Second})
+			return err
+		},
+		"renew":   func() error { _, err := leases.Renew(t.Context(), "t", "r", h, time.Second); return err },
+		"release": func() error { return leases.Release(t.Context(), "t", "r", h) },
+		"force":   func() error { _, err := leases.ForceRelease(t.Context(), "t", "r", 1, ""); return err },
+		"get":     func() error { _, err := leases.Get(t.Context(), "t", "r"); return err },
+		"admit":   func() error { _, err := fences.Admit(t.Context(), "t", "r", at); return err },
+		"reset":   func() error { _, err := fences.ResetMark(t.Context(), "t", "r", 1); return err },
+		"write": func() error {
+			_, err := fences.Write(t.Context(), "t", "r", "k", fencing.WriteRequest{Position: at, Mode: fencing.HighWater, Value: []byte("1")})
+			return err
+		},
+		"write under a lease": func() error {
+			_, err := fences.Write(t.Context(), "t", "r", "k", fencing.WriteRequest{Position: at, LeaseID: "lse_x", Value: []byte("1")})
+			return err
+		},
+		"reset a record": func() error { _, err := fences.ResetRecord(t.Context(), "t", "r", "k", 1); return err },
+	} {
+		if err := do(); !errors.Is(err, keytype.ErrUnavailable) || errors.Is(err, keytype.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestL32ThrottledWritesHaveNoEffect(t *testing.T) {

@@ -93,6 +93,48 @@ func sets(t *testing.T, s Stores) {
 		t.Error(err)
 	}
 	want("all are granted", "y2 y43 y1 ", "a", "b", "c")
+	grants, err = acquire("m", "p", "m1", "m2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := acquire("m", "p", "m2", "m1"); err != nil || again[0] != grants[1] || again[1] != grants[0] {
+		t.Errorf("repeated in another order: %+v, %v", again, err)
+	}
+	for _, others := range [][]string{{"m1"}, {"m1", "m3"}, {"m3", "m1", "m2"}, {"m3", "m2"}} {
+		_, err = acquire("m", "p", others...)
+		refused(fmt.Sprint("the request id with ", others), err, lease.ErrMismatch)
+	}
+	if _, err := m.Acquire(t.Context(), "t", "m4", lease.AcquireRequest{Owner: "m", RequestID: "s", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = acquire("m", "s", "m3", "m4")
+	refused("the request id of a grant by itself", err, lease.ErrMismatch)
+	want("nothing happened", "m1 m1 - m1 ", "m1", "m2", "m3", "m4")
+	if _, err := m.ForceRelease(t.Context(), "t", "m2", grants[1].Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = acquire("m", "p", "m1", "m2")
+	refused("a part of the set has ended", err, lease.ErrRequestExpired)
+	other, err := acquire("n", "", "m2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = acquire("m", "p", "m1", "m2")
+	refused("and is another's: waiting is in vain", err, lease.ErrRequestExpired)
+	if err := m.ReleaseSet(t.Context(), "t", []lease.HeldLease{held(other[0])}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = acquire("m", "p", "m1", "m2")
+	refused("and is free", err, lease.ErrRequestExpired)
+	want("nothing happened", "m1 free3 ", "m1", "m2")
+	if err := m.ReleaseSet(t.Context(), "t", []lease.HeldLease{held(grants[0])}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Acquire(t.Context(), "t", "m1", lease.AcquireRequest{Owner: "m", RequestID: "p3", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = acquire("m", "p3", "m1", "m2")
+	refused("granted by itself since", err, lease.ErrMismatch)
 	hundred := make([]string, lease.MaxSet)
 	for i := range hundred {
 		hundred[i] = fmt.Sprint("r", i)

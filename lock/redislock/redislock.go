@@ -8,9 +8,7 @@ package redislock
 import (
 	"context"
 	_ "embed" // the scripts
-	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -102,17 +100,8 @@ func (s *Store) run(ctx context.Context, script *redis.Script, tenant, name stri
 // fault says what a failure of Redis means. Whatever the server answers, it has
 // changed nothing: each script writes once, and a server that may not write runs none.
 func fault(err error) error {
-	_, answered := errors.AsType[redis.Error](err)
-	_, notSent := errors.AsType[interface {
-		error
-		NotSent() // of a dialer that hands out a failure as a connection
-	}](err)
-	dial, _ := errors.AsType[*net.OpError](err)
-	switch {
-	case answered, notSent, dial != nil && dial.Op == "dial",
-		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
+	if redisonce.NotDone(err) {
 		return fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)
-	default:
-		return fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
 	}
+	return fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
 }

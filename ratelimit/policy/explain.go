@@ -20,6 +20,7 @@ type ExplainedLimit struct {
 	Override        int               // which of its overrides holds, from 1; 0 = none
 	Match           map[string]string // of that override
 	Bucket          string            // the key under which the limit counts the request
+	Tag             string            // buckets of one tag lie in one slot
 	Apart           bool              // it lies in another slot than the first limit, and is taken in a second step
 }
 
@@ -45,7 +46,7 @@ func (s Set) Explain(ctx context.Context, tenant, policy string, descriptors map
 	}
 	for i, limit := range e.Policy.Limits {
 		l := ExplainedLimit{
-			Limit: limit, Bucket: take.Buckets[i].Key, Apart: take.Buckets[i].Tag != take.Buckets[0].Tag,
+			Limit: limit, Bucket: take.Buckets[i].Key, Tag: take.Buckets[i].Tag, Apart: take.Buckets[i].Tag != take.Buckets[0].Tag,
 			Override: int(numbered.Buckets[i].Rule.Burst - 1),
 		}
 		if l.Override > 0 {

@@ -67,6 +67,7 @@ func (r *reader) wrongAt(v value, format string, args ...any) {
 // document parses the one YAML document of a file; ok is false where there is none.
 func (r *reader) document(text []byte) (v value, ok bool) {
 	top := value{line: 1}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // which some editors put there
 	if !utf8.Valid(text) {
 		r.wrongAt(top, "is not valid UTF-8")
 		return value{}, false
@@ -90,7 +91,27 @@ func (r *reader) document(text []byte) (v value, ok bool) {
 		r.wrongAt(top, "must hold one YAML document, not %d", len(bodies))
 		return value{}, false
 	}
-	return part(bodies[0].Body, top, ""), true
+	before := len(r.wrong)
+	ast.Walk(shared{r}, bodies[0].Body)
+	return part(bodies[0].Body, top, ""), len(r.wrong) == before
+}
+
+// shared finds what stands elsewhere than where it holds, and what is not as it looks.
+type shared struct{ *reader }
+
+// Visit implements ast.Visitor.
+func (s shared) Visit(node ast.Node) ast.Visitor {
+	var what string
+	switch node.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
+		what = "anchors, aliases and merge keys"
+	case *ast.TagNode:
+		what = "tags"
+	default:
+		return s
+	}
+	s.wrongAt(part(node, value{line: 1}, ""), "has %s, which are refused: write every value where it holds", what)
+	return nil
 }
 
 // maxNesting is far above what a policy needs. The parser's time grows with the

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
@@ -58,9 +59,8 @@ type Set struct {
 	Notes []Finding
 }
 
-// Load reads a policy file, or all *.yaml of a folder. Files whose names begin with
-// a dot are left out, and so are folders within it. Errors: *MistakesError, or
-// those of reading.
+// Load reads a policy file, or all *.yaml of a folder. What has another name, or one
+// that begins with a dot, is left out. Errors: *MistakesError, or those of reading.
 func Load(path string) (Set, error) {
 	sources, err := read(path)
 	if err != nil {
@@ -128,9 +128,8 @@ func skipped(name string) (bool, error) {
 	default:
 		return true, nil
 	}
-	info, err := os.Stat(name)
-	if err != nil || info.IsDir() {
-		return true, err
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		return false, fmt.Errorf("%s is a folder, which would not be read: name it otherwise, or move its files up", name)
 	}
 	if filepath.Ext(base) != ".yaml" {
 		return false, fmt.Errorf("%s would not be read: name it .yaml, or move it away", name)
@@ -138,12 +137,21 @@ func skipped(name string) (bool, error) {
 	return false, nil
 }
 
+// readFile reads a regular file, or what a link leads to. Of anything else the reading,
+// and of a pipe the opening already, could wait for ever.
 func readFile(name string) ([]byte, error) {
-	file, err := os.Open(name) //nolint:gosec // the operator names it
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the operator names it
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", name)
+	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, err

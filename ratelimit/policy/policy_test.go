@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,7 +138,7 @@ var fileCases = []fileCase{
 	{"an unknown field of a limit", limitOf(onePerHour + ", brust: 5"), []string{inTheLimit + ".brust" + isNoFieldAt}, false},
 	{"a field twice", file(plain, "owner: a", "owner: b"), []string{"6 policies[0].owner: stands twice, first in line 5"}, true},
 	{"a field twice in a limit", limitOf(onePerHour + ", rate: 5/h"), []string{inTheLimit + ".rate: stands twice, first in line 6"}, true},
-	{"an alias", file("&a {name: l, key: [user], algorithm: gcra, rate: 1/s}") + "      - *a\n", []string{"6 policies[0].limits[0]: must be a mapping", "7 policies[0].limits[1]: must be a mapping"}, true},
+	{"an alias", file("&a {name: l, key: [user], algorithm: gcra, rate: 1/s}") + "      - *a\n", []string{"6 has anchors, aliases", "7 has anchors, aliases"}, true},
 
 	{"two policies of one name", file(plain) + strings.Join(strings.Split(file(plain), "\n")[2:], "\n"), []string{`7 policies[1].name: "p" is taken by f.yaml:3`}, true},
 	{"no name", strings.Replace(file(plain), "name: p", "owner: p", 1), []string{"3 policies[0].name" + isRequired}, false},
@@ -348,7 +349,7 @@ func TestAFolder(t *testing.T) {
 	} {
 		write(t, filepath.Join(dir, name), text)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "f.yaml"), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "f"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	set, err := Load(dir)
@@ -369,6 +370,70 @@ func TestAFolder(t *testing.T) {
 	write(t, large, file(plain)+strings.Repeat("#", maxFile))
 	if _, err := Load(large); err == nil || !strings.Contains(err.Error(), "is larger than 1048576 bytes") {
 		t.Errorf("a large file: %v", err)
+	}
+}
+
+// What is named like a policy file and is none is an error, and nothing waits for a writer.
+func TestOnlyRegularFiles(t *testing.T) {
+	elsewhere := t.TempDir()
+	pipe := filepath.Join(elsewhere, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(elsewhere, "real"), named("linked"))
+	for _, c := range []struct {
+		why, says string // says "" = is read
+		put       func(name string) error
+	}{
+		{"a pipe", "is no regular file", func(name string) error { return syscall.Mkfifo(name, 0o600) }},
+		{"a link to a pipe", "is no regular file", func(name string) error { return os.Symlink(pipe, name) }},
+		{"a folder", "is a folder", func(name string) error { return os.Mkdir(name, 0o700) }},
+		{"a link to a folder", "is a folder", func(name string) error { return os.Symlink(elsewhere, name) }},
+		{"a link to a file", "", func(name string) error { return os.Symlink(filepath.Join(elsewhere, "real"), name) }},
+	} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "a.yaml"), named("a"))
+		more := filepath.Join(dir, "more.yaml")
+		if err := c.put(more); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := Load(dir)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), more+" "+c.says)) {
+				t.Errorf("%s: got %v, want %q", c.why, err, c.says)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the reading hangs", c.why)
+		}
+	}
+	if _, err := Load(pipe); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+		t.Errorf("a pipe by itself: %v", err)
+	}
+}
+
+// What YAML can do beyond values is named as what it is, and a mark of the byte order is none of it.
+func TestNoAnchorsAndTags(t *testing.T) {
+	const shared, tags = "has anchors, aliases and merge keys, which are refused", "has tags, which are refused"
+	text := file(plain)
+	for _, c := range []struct{ why, text, says string }{
+		{"a byte order mark", "\ufeff" + text, ""},
+		{"two of them", "\ufeff\ufeff" + text, "is no field here"},
+		{"an anchor", strings.Replace(text, "name: p", "name: &a p", 1), "f.yaml:3: " + shared},
+		{"an alias", strings.Replace(text, "name: p", "name: *a", 1), "f.yaml:3: " + shared},
+		{"a merge key", strings.Replace(text, "name: p", "<<: {name: p}", 1), "f.yaml:3: " + shared},
+		{"a tag", strings.Replace(text, "name: p", "name: !!str p", 1), "f.yaml:3: " + tags},
+		{"an anchor of everything", "--- &a\n" + text, "f.yaml:1: " + shared},
+		{"as a text", strings.Replace(text, "name: p", "owner: '*a & <<'\n    name: p", 1), ""},
+	} {
+		_, err := Parse("f.yaml", []byte(c.text))
+		if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: got %v, want %q", c.why, err, c.says)
+		}
 	}
 }
 

@@ -11,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/coordsvc/coordsvc/integration/engine"
 	"github.com/coordsvc/coordsvc/internal/kv"
 	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/redislimit"
 )
 
 // burst is the text of a policy p that lets that many pass, and no more for a year.
@@ -23,13 +27,18 @@ func burst(n int) string {
 // limiter makes one over a memory store with the policies of a path.
 func limiter(t *testing.T, path string) *ratelimit.Limiter {
 	t.Helper()
+	store := kv.NewMemory(kv.MemoryOptions{})
+	t.Cleanup(func() { _ = store.Close() })
+	return limiterOver(t, ratelimit.NewLocal(store), path)
+}
+
+func limiterOver(t *testing.T, store ratelimit.Store, path string) *ratelimit.Limiter {
+	t.Helper()
 	set, err := Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := kv.NewMemory(kv.MemoryOptions{})
-	t.Cleanup(func() { _ = store.Close() })
-	l, err := ratelimit.New(ratelimit.NewLocal(store), set.Policies, ratelimit.Options{})
+	l, err := ratelimit.New(store, set.Policies, ratelimit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,6 +362,21 @@ func TestR23R56ALiveChangeKeepsWhatIsUsedAndCountsAtOnce(t *testing.T) {
 // version or the other, never by a mixture, and a bucket of 500 that both versions
 // share lets exactly 500 pass.
 func TestReloadsUnderLoad(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		store := kv.NewMemory(kv.MemoryOptions{})
+		t.Cleanup(func() { _ = store.Close() })
+		reloadsUnderLoad(t, ratelimit.NewLocal(store))
+	})
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		client := redis.NewClient(&redis.Options{Addr: engine.Redis(t).Addr, MaxRetries: -1})
+		t.Cleanup(func() { _ = client.Close() })
+		reloadsUnderLoad(t, redislimit.New(client, redislimit.Options{Prefix: engine.FreshPrefix()}))
+	})
+}
+
+func reloadsUnderLoad(t *testing.T, store ratelimit.Store) {
 	dir := t.TempDir()
 	reloads := 250
 	if depth, _ := os.LookupEnv("COORD_TEST_DEPTH"); depth == "proof" {
@@ -377,7 +401,7 @@ policies:
 	}
 	path := filepath.Join(dir, "p.yaml")
 	write(t, path, text(0))
-	l := limiter(t, path)
+	l := limiterOver(t, store, path)
 	r := NewReloader(path, l.Replace)
 
 	var stop atomic.Bool

@@ -42,9 +42,10 @@ func asTheTransition(t *testing.T, store ratelimit.Store) {
 				}
 				if give.Record != "" {
 					give.Record += "/refund"
+					give.Bind = ratelimit.Bind{Key: take.Bind.Key + "/refund", Content: take.Bind.Content}
 				}
 				got, err := store.Give(t.Context(), give)
-				m.compare(r, give, got, err, give.Record, give.Buckets, give.Decide)
+				m.compare(r, give, got, err, give.Record, give.Bind, give.Buckets, give.Decide)
 			case 1:
 				if err := store.Forget(t.Context(), take.Buckets); err != nil {
 					r.Fatal(err)
@@ -54,7 +55,7 @@ func asTheTransition(t *testing.T, store ratelimit.Store) {
 				}
 			default:
 				got, err := store.Take(t.Context(), take)
-				m.compare(r, take, got, err, take.Record, take.Buckets, take.Decide)
+				m.compare(r, take, got, err, take.Record, take.Bind, take.Buckets, take.Decide)
 				charged = now
 			}
 		}
@@ -73,11 +74,18 @@ func drawTake(r *rapid.T, prefix string, now int64) ratelimit.Take {
 		}
 		largest = min(largest, rule.Burst)
 		key := prefix + "/" + strconv.Itoa(i) + "/" + family(algorithm) + strconv.Itoa(rapid.IntRange(0, 1).Draw(r, "key"))
-		take.Buckets = append(take.Buckets, ratelimit.Bucket{Key: key, Rule: rule, Tag: "tag"})
+		bucket := ratelimit.Bucket{Key: key, Rule: rule, Tag: "tag"}
+		if rapid.IntRange(0, 3).Draw(r, "has its own cost") == 0 {
+			bucket.Cost = rapid.Int64Range(1, rule.Burst).Draw(r, "own cost")
+		}
+		take.Buckets = append(take.Buckets, bucket)
 	}
 	take.Cost = rapid.Int64Range(1, largest).Draw(r, "cost")
 	if rapid.IntRange(0, 3).Draw(r, "has id") == 0 {
-		take.Record = prefix + "/request" + strconv.Itoa(rapid.IntRange(0, 2).Draw(r, "id"))
+		content := strconv.Itoa(rapid.IntRange(0, 1).Draw(r, "content"))
+		id := prefix + "/request" + strconv.Itoa(rapid.IntRange(0, 2).Draw(r, "id"))
+		take.Record, take.Bind = id+"/"+content, ratelimit.Bind{Key: id, Content: content}
+		take.Repeat = rapid.IntRange(0, 3).Draw(r, "repeat") == 0
 	}
 	return take
 }
@@ -100,13 +108,13 @@ func family(a ratelimit.Algorithm) string {
 type model map[string][]byte
 
 // compare runs the decision on the model and demands what the store answered.
-func (m model) compare(r *rapid.T, call any, got ratelimit.Outcome, err error, record string, buckets []ratelimit.Bucket,
+func (m model) compare(r *rapid.T, call any, got ratelimit.Outcome, err error, record string, bind ratelimit.Bind, buckets []ratelimit.Bucket,
 	decide func(ratelimit.Stored) (ratelimit.Next, ratelimit.Outcome, error),
 ) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	stored := ratelimit.Stored{Record: m[record], Packed: make([][]byte, len(buckets))}
+	stored := ratelimit.Stored{Record: m[record], Bound: m[bind.Key], Packed: make([][]byte, len(buckets))}
 	for i, b := range buckets {
 		stored.Packed[i] = m[b.Key]
 	}
@@ -122,7 +130,10 @@ func (m model) compare(r *rapid.T, call any, got ratelimit.Outcome, err error, r
 	if next.Record.Packed != nil {
 		m[record] = next.Record.Packed
 	}
-	if got.Allowed != want.Allowed || got.SlotID != want.SlotID || !slices.Equal(got.Verdicts, want.Verdicts) {
+	if next.Bound.Packed != nil {
+		m[bind.Key] = next.Bound.Packed
+	}
+	if got.Mismatch != want.Mismatch || got.Allowed != want.Allowed || got.SlotID != want.SlotID || !slices.Equal(got.Verdicts, want.Verdicts) {
 		r.Fatalf("%+v:\nthe store says  %+v\nthe transition  %+v", call, got, want)
 	}
 }

@@ -20,6 +20,8 @@ func Run(t *testing.T, open func(t *testing.T) ratelimit.Store) {
 		t.Run(history.name, func(t *testing.T) { history.run(t, open(t)) })
 	}
 	t.Run("repeated requests", func(t *testing.T) { repeatedRequests(t, open(t)) })
+	t.Run("a repeated request whose slot is gone", func(t *testing.T) { repeatedSlots(t, open(t)) })
+	t.Run("an id belongs to one request", func(t *testing.T) { boundIDs(t, open(t)) })
 	t.Run("a charge goes back into its own window", func(t *testing.T) { ownWindow(t, open(t)) })
 	t.Run("a reset", func(t *testing.T) { reset(t, open(t)) })
 	t.Run("all or nothing", func(t *testing.T) { allOrNothing(t, open(t)) })
@@ -186,16 +188,36 @@ func changedPolicy(t *testing.T, store ratelimit.Store) {
 		{"burst 10 to 20 leaves 12", bucketOf(10, sec, 20), 13, false, 12, 100 * time.Millisecond},
 		{"half the rate: as many used, each for longer", bucketOf(5, sec, 20), 13, false, 12, 200 * time.Millisecond},
 		{"or by a longer period", bucketOf(10, 5*sec, 20), 13, false, 12, 500 * time.Millisecond},
-		{"a burst below what is used grants nothing", bucketOf(10, sec, 5), 1, false, 0, 400 * time.Millisecond},
-		{"and the way back none", bucketOf(10, sec, 20), 12, true, 0, 0},
+		{"a burst below what is used: nothing is left, and no more than that is missing", bucketOf(10, sec, 5), 1, false, 0, 100 * time.Millisecond},
+		{"a refusal forgets nothing of what was used", bucketOf(10, sec, 20), 12, true, 0, 0},
 		{"the same rate in other words", bucketOf(600, 60*sec, 20), 1, false, 0, 100 * time.Millisecond},
 		{"another rate and a charge under it", bucketOf(3, sec, 21), 1, true, 0, 0},
 		{"21 used", bucketOf(10, sec, 30), 9, true, 0, 0},
+		{"30 used, and a hundredth of the rate and a tenth of the burst", bucketOf(1, 10*sec, 3), 1, false, 0, 10 * time.Second},
+		{"of all: as long as the policy says", bucketOf(1, 10*sec, 3), 3, false, 0, 30 * time.Second},
 	} {
 		take := ratelimit.Take{Buckets: []ratelimit.Bucket{{Key: "k", Rule: s.rule}}, Cost: s.cost, Now: start}
 		out := do(t, store, take)
 		if v := out.Verdicts[0]; out.Allowed != s.allowed || v.Remaining != s.remaining || v.Wait != s.wait {
 			t.Errorf("%s: got allowed %t, %+v", s.why, out.Allowed, v)
+		}
+	}
+	do(t, store, ratelimit.Take{Buckets: []ratelimit.Bucket{{Key: "burst", Rule: bucketOf(10, sec, 10)}}, Cost: 10, Now: start})
+	for _, later := range []struct {
+		key     string
+		rule    ratelimit.Rule
+		at      int64
+		allowed bool
+	}{
+		{"k", bucketOf(1, 10*sec, 3), 5 * sec, false},
+		{"k", bucketOf(1, 10*sec, 3), 10*sec - us, false},
+		{"k", bucketOf(1, 10*sec, 3), 10 * sec, true},
+		{"burst", bucketOf(10, sec, 2), 100*ms - us, false},
+		{"burst", bucketOf(10, sec, 2), 100 * ms, true},
+	} {
+		take := ratelimit.Take{Buckets: []ratelimit.Bucket{{Key: later.key, Rule: later.rule}}, Cost: 1, Now: start + later.at}
+		if out := do(t, store, take); out.Allowed != later.allowed {
+			t.Errorf("%s, %v after the change: got %+v", later.key, micros(later.at), out)
 		}
 	}
 }

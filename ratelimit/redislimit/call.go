@@ -143,7 +143,7 @@ func (s *Store) keys(c call) []string {
 		keys = append(keys, s.key(b))
 	}
 	if c.record != "" {
-		keys = append(keys, keytype.ChargeRequest.Tagged(s.opts.Prefix, c.buckets[0].Tag, c.record))
+		keys = append(keys, s.named(keytype.ChargeRequest, c.buckets[0].Tag, c.record))
 	}
 	return keys
 }
@@ -161,12 +161,13 @@ func (s *Store) args(c call) []any {
 	if s.opts.TakesNow {
 		now = c.now
 	}
-	args := make([]any, 0, 6+7*len(c.buckets))
-	args = append(args, c.op, number(now), number(c.cost), number(c.charged), c.slot, memory)
+	args := make([]any, 0, 5+8*len(c.buckets))
+	args = append(args, c.op, number(now), number(c.charged), c.slot, memory)
 	for _, b := range c.buckets {
-		capacity, price := b.Rule.Price(b.Rule.Burst), b.Rule.Price(min(c.cost, b.Rule.Burst))
+		cost := b.CostOf(c.cost)
+		capacity, price := b.Rule.Price(b.Rule.Burst), b.Rule.Price(min(cost, b.Rule.Burst))
 		args = append(args, kinds[b.Rule.Algorithm], number(b.Rule.Count), number(b.Rule.Per),
-			number(capacity.MicroSeconds), number(capacity.Rest), number(price.MicroSeconds), number(price.Rest))
+			number(capacity.MicroSeconds), number(capacity.Rest), number(price.MicroSeconds), number(price.Rest), number(cost))
 	}
 	return args
 }

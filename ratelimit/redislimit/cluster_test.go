@@ -34,6 +34,7 @@ func dialCluster(t *testing.T, addrs []string) *redis.ClusterClient {
 func TestR47Cluster(t *testing.T) {
 	cluster := engine.StartCluster(t)
 	t.Run("limits apart", func(t *testing.T) { limitsApart(t, dialCluster(t, cluster.Addrs)) })
+	t.Run("refused at once", func(t *testing.T) { refusedAtOnce(t, dialCluster(t, cluster.Addrs), 50) })
 	t.Run("a slot moves", func(t *testing.T) { slotMoves(t, dialCluster(t, cluster.Addrs)) })
 	if depth, _ := os.LookupEnv("COORD_TEST_DEPTH"); depth == "proof" { // it takes the others seconds to take over
 		t.Run("a master dies", func(t *testing.T) { masterDies(t, cluster, dialCluster(t, cluster.Addrs)) })

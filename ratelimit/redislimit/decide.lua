@@ -6,18 +6,17 @@
 -- KEYS  the buckets, and behind them the record of the request where there is one
 -- ARGV  1 take | peek | give | void (give, and forget the record)
 --       2 the instant in µs, 0 = now
---       3 the cost
---       4 the instant of the charge that goes back, 0 = unknown
---       5 the slot id, may be empty
---       6 how long a record is kept, in µs
+--       3 the instant of the charge that goes back, 0 = unknown
+--       4 the slot id, may be empty
+--       5 how long a record is kept, in µs
 --       then for each bucket, as decimal integers below 2^53:
 --       debt | fixed | counter | log | slots | leaky, Count, Per,
---       the time in which the capacity comes back, in µs and 1/Count µs, and that of the cost
+--       the time in which the capacity comes back, in µs and 1/Count µs, that of the cost, and the cost
 -- Returns {status, instant, record, state before of each bucket}, "" for what is not there.
 --       status 1 = done, 0 = refused or only looked at, 2 = done by an earlier request, -1 = too unusual
-local op, cost, charged, slot, memory = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local op, charged, slot, memory = ARGV[1], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local now, extra = tonumber(ARGV[2]), 0
-local n = (#ARGV - 6) / 7
+local n = (#ARGV - 5) / 8
 local giving = op == 'give' or op == 'void'
 
 if now == 0 then
@@ -28,12 +27,21 @@ else
   extra = 3600000
 end
 
--- tostring would lose digits.
-local function str(x) return string.format('%.0f', x) end
-
-local function keep(key, packed, full)
-  redis.call('SET', key, packed, 'PX', str(math.max(1, math.ceil((full - now) / 1000)) + extra))
+-- Whether every number that was read could have been kept, and every one that is to
+-- be kept is a whole number that Lua has exactly.
+local sound = true
+local function num(text, least, most)
+  local x = tonumber(text)
+  if #text > 16 or x < (least or 0) or x >= 2 ^ 53 or x > (most or x) then sound = false end
+  return x
 end
+-- tostring would lose digits.
+local function str(x)
+  if not (x >= 0 and x < 2 ^ 53 and math.floor(x) == x) then sound = false end
+  return string.format('%.0f', x)
+end
+
+local function ttl(full) return str(math.max(1, math.ceil((full - now) / 1000)) + extra) end
 
 -- a × b / c rounded up, for a and c below 2^45 and b below 2^30. No product reaches
 -- 2^53, and no quotient is rounded: r is always an exact remainder.
@@ -57,7 +65,8 @@ local function debt(state, rule)
     local count, per
     seen, us, rest, count, per = string.match(state, '^1:(%d+):(%d+):(%d+):(%d+):(%d+)$')
     if not seen or tonumber(count) ~= rule.count or tonumber(per) ~= rule.per then return nil end
-    seen, us, rest = tonumber(seen), tonumber(us), tonumber(rest)
+    seen, us, rest = num(seen), num(us, 0, 36600 * 86400000000), num(rest, 0, rule.count - 1)
+    if us > rule.us or (us == rule.us and rest > rule.rest) then us, rest = rule.us, rule.rest end
     if now >= seen then
       if now - seen > us then us, rest = 0, 0 else us = us - (now - seen) end
       seen = now
@@ -86,13 +95,13 @@ local function debt(state, rule)
 end
 
 local function window(state, rule)
-  local seen, cur, old, per = now, 0, 0, rule.per
+  local seen, cur, old, per, cost = now, 0, 0, rule.per, rule.cost
   local function start(at) return at - math.fmod(at, per) end
   if state then
     local stored
     seen, cur, old, stored = string.match(state, '^1:(%d+):(%d+):(%d+):(%d+)$')
     if not seen or tonumber(stored) ~= per then return nil end
-    seen, cur, old = tonumber(seen), tonumber(cur), tonumber(old)
+    seen, cur, old = num(seen), num(cur, 0, 1000000000), num(old, 0, 1000000000)
     if now < seen - 2 * per then return nil end
     if now > seen then
       local passed = start(now) - start(seen)
@@ -121,14 +130,14 @@ local function window(state, rule)
 end
 
 local function log(state, rule)
-  local times, costs, last, sum = {}, {}, 0, 0
+  local times, costs, last, sum, cost = {}, {}, 0, 0, rule.cost
   if state then
-    if not string.match(state, '^1[:%d]*$') then return nil end
+    local read = 1
     for gap, units in string.gmatch(state, ':(%d+):(%d+)') do
-      last = last + tonumber(gap)
-      times[#times + 1], costs[#costs + 1] = last, tonumber(units)
+      last, read = last + num(gap), read + #gap + #units + 2
+      times[#times + 1], costs[#costs + 1] = last, num(units, 1, 1000)
     end
-    if last > now + rule.per then return nil end
+    if read ~= #state or string.sub(state, 1, 1) ~= '1' or last > now + rule.per then return nil end
   end
   local at, first = math.max(now, last), 1
   while times[first] and times[first] <= at - rule.per do first = first + 1 end
@@ -162,17 +171,19 @@ local function log(state, rule)
 end
 
 local function slots(state, rule)
-  local packed, full, held, freed = { '1' }, now, 0, false
+  local packed, full, held, freed, cost, read = { '1' }, now, 0, false, rule.cost, 1
   for expires, units, id in string.gmatch(state or '', ':(%d+):(%d+):([^:]+)') do
-    local at = tonumber(expires)
+    read = read + #expires + #units + #id + 3
+    local at, some = num(expires), num(units, 1, 1000)
     if at > now + rule.per then return nil end
     if at > now and giving and id == slot then
       freed = true
     elseif at > now then
-      packed[#packed + 1] = ':' .. expires .. ':' .. units .. ':' .. id
-      held, full = held + tonumber(units), math.max(full, at)
+      packed[#packed + 1] = ':' .. str(at) .. ':' .. str(some) .. ':' .. id
+      held, full = held + some, math.max(full, at)
     end
   end
+  if state and (read ~= #state or string.sub(state, 1, 1) ~= '1') then return nil end
   if giving then
     if not freed then return true end
   else
@@ -196,10 +207,20 @@ end
 if op == 'peek' then return answer end
 
 if record and op ~= 'void' then
-  local at = tonumber(string.match(record, '^1:(%d+):%d+'))
+  local at, flows, id = string.match(record, '^1:(%d+):(%d+)(.*)$')
   answer[1] = -1
-  if not at then return answer end
-  if now < at + memory then
+  if not at or not (id == '' or string.match(id, '^:[^:]+$')) then return answer end
+  local repeated = num(flows) and now < num(at) + memory
+  -- A slot that is released or expired makes the request a new one.
+  for i = 1, giving and 0 or n do
+    if repeated and ARGV[6 + 8 * (i - 1)] == 'slots' then
+      repeated = false
+      for expires, holder in string.gmatch(states[i] or '', ':(%d+):%d+:([^:]+)') do
+        if ':' .. holder == id and num(expires) > now then repeated = true end
+      end
+    end
+  end
+  if repeated then
     answer[1] = 2
     return answer
   end
@@ -208,10 +229,11 @@ end
 local keeps, fulls, turn = {}, {}, now
 answer[1] = 1
 for i = 1, n do
-  local a = 6 + 7 * (i - 1)
+  local a = 5 + 8 * (i - 1)
   local rule = {
     kind = ARGV[a + 1], count = tonumber(ARGV[a + 2]), per = tonumber(ARGV[a + 3]),
-    us = tonumber(ARGV[a + 4]), rest = tonumber(ARGV[a + 5]), costus = tonumber(ARGV[a + 6]), costrest = tonumber(ARGV[a + 7]),
+    us = tonumber(ARGV[a + 4]), rest = tonumber(ARGV[a + 5]),
+    costus = tonumber(ARGV[a + 6]), costrest = tonumber(ARGV[a + 7]), cost = tonumber(ARGV[a + 8]),
   }
   local passes
   passes, keeps[i], fulls[i] = decide[rule.kind](states[i], rule)
@@ -224,14 +246,27 @@ for i = 1, n do
 end
 if answer[1] == 0 then return answer end
 
+local ttls, turned = {}, nil
 for i = 1, n do
-  if keeps[i] then keep(KEYS[i], keeps[i], fulls[i]) end
+  if keeps[i] then ttls[i] = ttl(fulls[i]) end
 end
-if op == 'void' then
-  if recordkey then redis.call('DEL', recordkey) end
+if recordkey and op ~= 'void' then
+  turned = '1:' .. str(now) .. ':' .. str(giving and now or turn)
+  if not giving and slot ~= '' then turned = turned .. ':' .. slot end
+  ttls[n + 1] = ttl(now + memory)
+end
+if not sound then
+  answer[1] = -1
+  return answer
+end
+
+-- From here on nothing can fail.
+for i = 1, n do
+  if keeps[i] then redis.call('SET', KEYS[i], keeps[i], 'PX', ttls[i]) end
+end
+if turned then
+  redis.call('SET', recordkey, turned, 'PX', ttls[n + 1])
 elseif recordkey then
-  local packed = '1:' .. str(now) .. ':' .. str(giving and now or turn)
-  if not giving and slot ~= '' then packed = packed .. ':' .. slot end
-  keep(recordkey, packed, now + memory)
+  redis.call('DEL', recordkey)
 end
 return answer

@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -36,17 +35,8 @@ func (dialError) Timeout() bool { return false }
 // Temporary is part of net.Error.
 func (dialError) Temporary() bool { return true }
 
-// NotSent tells stores of other packages over the same client that nothing was.
+// NotSent is what tells the stores over the client that nothing was.
 func (dialError) NotSent() {}
-
-// isDial reports whether no connection could be had.
-func isDial(err error) bool {
-	if _, ok := errors.AsType[dialError](err); ok {
-		return true
-	}
-	e, ok := errors.AsType[*net.OpError](err)
-	return ok && e.Op == "dial"
-}
 
 // A deadConn fails with the error of its dial.
 type deadConn struct{ err error }

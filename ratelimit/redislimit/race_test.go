@@ -3,7 +3,10 @@ package redislimit_test
 import (
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,58 +120,91 @@ func TestThreeClientsThroughAHierarchy(t *testing.T) {
 	}
 }
 
-// What one key takes on Redis, as docs/algorithms.md says, with names of some length.
+// What one key takes on Redis is what docs/algorithms.md says: with one charge, and for
+// each further one where they are kept apart.
 func TestBytesPerKey(t *testing.T) {
 	client, prefix := dial(t, engine.Redis(t).Addr), engine.FreshPrefix()
 	store := redislimit.New(client, redislimit.Options{Prefix: prefix})
-	for _, c := range []struct {
-		algorithm ratelimit.Algorithm
-		charges   int
-		most      int64
-	}{
-		{ratelimit.TokenBucket, 1, 250},
-		{ratelimit.FixedWindow, 1, 250},
-		{ratelimit.SlidingWindowCounter, 1, 250},
-		{ratelimit.SlidingWindowLog, 1, 250},
-		{ratelimit.SlidingWindowLog, 100, 2500},
-		{ratelimit.LeakyBucket, 1, 250},
-		{ratelimit.Concurrency, 1, 250},
-		{ratelimit.Concurrency, 100, 9000},
-	} {
-		limit := ratelimit.Limit{Name: "user", Key: []string{"tenant", "user"}, Algorithm: c.algorithm}
-		switch n := &limit.Numbers; c.algorithm {
-		case ratelimit.Concurrency:
-			n.Slots, n.SlotTTL = 100, time.Hour
-		case ratelimit.LeakyBucket:
-			n.Rate, n.Queue = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
-		case ratelimit.TokenBucket, ratelimit.GCRA:
-			n.Rate, n.Burst = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
-		case ratelimit.FixedWindow, ratelimit.SlidingWindowCounter, ratelimit.SlidingWindowLog:
-			n.Rate = ratelimit.Rate{Count: 100, Per: time.Hour}
+	info, err := client.Info(t.Context(), "server").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range fuzzed {
+		cell := bytesInDocs(t, a)
+		one := bytesOfKey(t, client, store, prefix, a, 1)
+		t.Logf("%s: %d bytes, %d on the page", a, one, cell)
+		// Another version may pack keys otherwise.
+		if exact := strings.Contains(info, "redis_version:7.0."); exact && one != cell[0] || one > cell[0]+50 {
+			t.Errorf("%s: %d bytes, docs/algorithms.md says %d", a, one, cell[0])
 		}
-		policy := ratelimit.Policy{Name: "search", Posture: ratelimit.FailOpen, Stage: ratelimit.Enforce, Limits: []ratelimit.Limit{limit}}
-		limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{})
-		if err != nil {
-			t.Fatal(err)
+		if a != ratelimit.SlidingWindowLog && a != ratelimit.Concurrency {
+			continue
 		}
-		tenant := fmt.Sprintf("acme-%s-%d", c.algorithm[:3], c.charges)
-		for range c.charges {
-			if _, err := limits.Check(t.Context(), tenant, ratelimit.Request{Policy: "search", Cost: 1, Descriptors: map[string]string{"tenant": "shop-1", "user": "user-4242"}}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, key := range keys(t, client, prefix) {
-			bytes, err := client.MemoryUsage(t.Context(), key).Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%s after %d charges: %d bytes, %d of them the name", c.algorithm, c.charges, bytes, len(key))
-			if bytes > c.most {
-				t.Errorf("%s after %d charges: %d bytes, more than %d", c.algorithm, c.charges, bytes, c.most)
-			}
-			client.Del(t.Context(), key)
+		hundred := bytesOfKey(t, client, store, prefix, a, 100)
+		t.Logf("%s with 100 charges: %d bytes", a, hundred)
+		if most := cell[len(cell)-1]; hundred-one > 99*most {
+			t.Errorf("%s: 99 charges more take %d bytes, docs/algorithms.md says %d each", a, hundred-one, most)
 		}
 	}
+}
+
+// bytesInDocs returns the numbers of the algorithm's cell.
+func bytesInDocs(t *testing.T, a ratelimit.Algorithm) []int64 {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/algorithms.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var numbers []int64
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, "|"); len(cells) > 5 && strings.Contains(cells[1], "`"+string(a)+"`") {
+			for _, digits := range regexp.MustCompile(`\d+`).FindAllString(cells[5], -1) {
+				n, err := strconv.ParseInt(digits, 10, 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	if len(numbers) == 0 {
+		t.Fatalf("docs/algorithms.md does not say how many bytes a key of %s takes", a)
+	}
+	return numbers
+}
+
+// bytesOfKey is what a key with so many charges takes, with names of some length.
+func bytesOfKey(t *testing.T, client *redis.Client, store *redislimit.Store, prefix string, a ratelimit.Algorithm, charges int) int64 {
+	t.Helper()
+	limit := ratelimit.Limit{Name: "user", Key: []string{"tenant", "user"}, Algorithm: a}
+	switch n := &limit.Numbers; a {
+	case ratelimit.Concurrency:
+		n.Slots, n.SlotTTL = 100, time.Hour
+	case ratelimit.LeakyBucket:
+		n.Rate, n.Queue = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
+	case ratelimit.TokenBucket, ratelimit.GCRA:
+		n.Rate, n.Burst = ratelimit.Rate{Count: 100, Per: time.Hour}, 100
+	case ratelimit.FixedWindow, ratelimit.SlidingWindowCounter, ratelimit.SlidingWindowLog:
+		n.Rate = ratelimit.Rate{Count: 100, Per: time.Hour}
+	}
+	policy := ratelimit.Policy{Name: "search", Posture: ratelimit.FailOpen, Stage: ratelimit.Enforce, Limits: []ratelimit.Limit{limit}}
+	limits, err := ratelimit.New(store, []ratelimit.Policy{policy}, ratelimit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenant := fmt.Sprintf("acme-%s-%d", a[:3], charges)
+	for range charges {
+		if _, err := limits.Check(t.Context(), tenant, ratelimit.Request{Policy: "search", Cost: 1, Descriptors: map[string]string{"tenant": "shop-1", "user": "user-4242"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := keys(t, client, prefix)
+	bytes, err := client.MemoryUsage(t.Context(), found[0]).Result()
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	client.Del(t.Context(), found[0])
+	return bytes
 }
 
 // While two versions of a policy are in use, each call meets the other's state and

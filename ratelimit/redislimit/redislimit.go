@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -49,6 +50,9 @@ type client interface {
 // Options of a store; the zero value works.
 type Options struct {
 	Prefix string // before every key
+	// Secret hides tenants, descriptors and request ids: with one of 16 bytes or more, the
+	// same on all nodes, a key is a hash of them, else they stand in it as they are.
+	Secret []byte
 	// TakesNow makes the store decide by the instant of a call and not by the server's
 	// clock, and keep every key an hour longer: for tests.
 	TakesNow bool
@@ -62,28 +66,99 @@ type Store struct {
 	client  client
 	scripts redisonce.Scripter // over client
 	opts    Options
+	veil    *keytype.Veil // nil without a secret
 }
 
-// New makes a store. The client must have retries off and short timeouts.
+// New makes a store. The client must have retries off and short timeouts. It panics where
+// the secret is shorter than 16 bytes, which can be guessed, and not empty.
 func New(c client, opts Options) *Store {
 	if opts.Leftover == nil {
 		opts.Leftover = func() {}
 	}
-	return &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts}
+	s := &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts}
+	switch n := len(opts.Secret); {
+	case n >= 16:
+		s.veil = keytype.NewVeil(opts.Secret)
+	case n > 0:
+		panic("redislimit: a secret of less than 16 bytes")
+	}
+	return s
 }
 
-// Take implements ratelimit.Store. Buckets of one tag are decided in one step; those
-// of the next tag are asked once the ones before have allowed, and when they refuse,
-// what was taken goes back.
+// Take implements ratelimit.Store. Buckets of one tag are decided in one step. Where
+// there are several tags all are looked at first, at once, and where one refuses
+// nothing is taken anywhere. Else one after the other is charged; only where another
+// request came between does a later one then refuse, and what was taken goes back.
 func (s *Store) Take(ctx context.Context, t ratelimit.Take) (ratelimit.Outcome, error) {
+	if !t.Peek {
+		if out, err := s.bind(ctx, t.Bind, t.Now, len(t.Buckets)); err != nil || out.Mismatch {
+			return out, err
+		}
+	}
+	t.Bind = ratelimit.Bind{}
 	groups := groupsOf(t.Buckets)
+	if only := t.Peek || t.Repeat; only || len(groups) > 1 {
+		if out, err := s.lookAll(ctx, t, groups); err != nil || only || !out.Allowed {
+			return out, err
+		}
+	}
+	return s.takeAll(ctx, t, groups)
+}
+
+// lookAll decides without taking anything, at all groups at once.
+func (s *Store) lookAll(ctx context.Context, t ratelimit.Take, groups []group) (ratelimit.Outcome, error) {
+	answers, faults := make([]answer, len(groups)), make([]error, len(groups))
+	var others sync.WaitGroup
+	for i := 1; i < len(groups); i++ {
+		others.Go(func() { answers[i], faults[i] = s.look(ctx, t, groups[i]) })
+	}
+	answers[0], faults[0] = s.look(ctx, t, groups[0])
+	others.Wait()
+	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(t.Buckets)), Source: Redis}
+	for i, g := range groups {
+		if faults[i] != nil {
+			return ratelimit.Outcome{}, faults[i]
+		}
+		g.spread(answers[i].Verdicts, out.Verdicts)
+		out.Allowed = out.Allowed && answers[i].Allowed
+	}
+	if out.Allowed {
+		out.SlotID = answers[0].SlotID // of a repetition
+	}
+	return out, nil
+}
+
+// look decides on one group as the Take would, and tells what is left without it.
+func (s *Store) look(ctx context.Context, t ratelimit.Take, g group) (answer, error) {
+	t.Buckets = g.buckets
+	return s.run(ctx, call{
+		op: "peek", buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
+		decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+			asked := t
+			asked.Now = now
+			_, out, err := asked.Decide(stored)
+			if err == nil && !t.Repeat { // a repetition passes also where there is nothing left
+				asked.Peek = true
+				if _, peeked, err := asked.Decide(stored); err != nil || peeked.Allowed {
+					return ratelimit.Next{}, peeked, err
+				}
+			}
+			return ratelimit.Next{}, out, err
+		},
+	})
+}
+
+func (s *Store) takeAll(ctx context.Context, t ratelimit.Take, groups []group) (ratelimit.Outcome, error) {
 	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(t.Buckets)), Source: Redis}
 	var taken []done
 	for i, g := range groups {
 		part := t
 		part.Buckets = g.buckets
-		part.Peek = t.Peek || !out.Allowed
-		answer, err := s.take(ctx, part)
+		decide := s.take
+		if !out.Allowed {
+			decide = func(ctx context.Context, t ratelimit.Take) (answer, error) { return s.look(ctx, t, g) }
+		}
+		answer, err := decide(ctx, part)
 		if err != nil {
 			s.giveBack(ctx, t, taken, nil)
 			if len(taken) > 0 {
@@ -136,12 +211,8 @@ func (s *Store) giveBack(ctx context.Context, t ratelimit.Take, taken []done, ve
 }
 
 func (s *Store) take(ctx context.Context, t ratelimit.Take) (answer, error) {
-	op := "take"
-	if t.Peek {
-		op = "peek"
-	}
 	return s.run(ctx, call{
-		op: op, buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
+		op: "take", buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
 		decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
 			t.Now = now
 			return t.Decide(stored)
@@ -151,6 +222,10 @@ func (s *Store) take(ctx context.Context, t ratelimit.Take) (answer, error) {
 
 // Give implements ratelimit.Store.
 func (s *Store) Give(ctx context.Context, g ratelimit.Give) (ratelimit.Outcome, error) {
+	if out, err := s.bind(ctx, g.Bind, g.Now, len(g.Buckets)); err != nil || out.Mismatch {
+		return out, err
+	}
+	g.Bind = ratelimit.Bind{}
 	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(g.Buckets)), Source: Redis}
 	for _, group := range groupsOf(g.Buckets) {
 		part := g
@@ -190,7 +265,18 @@ func (s *Store) Probe(ctx context.Context) error {
 }
 
 func (s *Store) key(b ratelimit.Bucket) string {
-	return b.Type().Tagged(s.opts.Prefix, b.Tag, b.Key)
+	return s.named(b.Type(), b.Tag, b.Key)
+}
+
+// NameOf is what the bucket's key is called in Redis by a store of the options.
+func NameOf(b ratelimit.Bucket, opts Options) string { return New(nil, opts).key(b) }
+
+// named is what a key is called in Redis.
+func (s *Store) named(t *keytype.Type, tag, key string) string {
+	if s.veil == nil {
+		return t.Tagged(s.opts.Prefix, tag, key)
+	}
+	return s.veil.Tagged(t, s.opts.Prefix, tag, key)
 }
 
 // A group is the buckets of one tag, and their places among all.
@@ -234,10 +320,10 @@ func describe(err error) (reason string, meaning error) {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return "", nil
-	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed), isDial(err):
+	case redisonce.NotSent(err):
 		return "unreachable", keytype.ErrUnavailable
 	}
-	if _, ok := errors.AsType[redis.Error](err); ok {
+	if redisonce.NotDone(err) { // it has answered
 		for _, word := range []string{"READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY", "TRYAGAIN", "NOAUTH", "WRONGPASS", "NOPERM"} {
 			if strings.HasPrefix(err.Error(), word) {
 				return strings.ToLower(word), keytype.ErrUnavailable

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/coordsvc/coordsvc/internal/dynamo"
-	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/session"
 )
 
@@ -51,13 +50,13 @@ func (s *Store) replaceToken(k session.Key, old, r session.Record) dynamo.Change
 	return dynamo.Change{
 		Table: s.table, Key: recordKey(k), Format: format,
 		Set: "#th = :th, #pe = :pe, #seen = :seen, #aal = :aal, #amr = :amr, #auth_at = :auth_at, #prev_th = :prev_th, " +
-			"#prev_aal = :prev_aal, #prev_amr = :prev_amr, #prev_auth_at = :prev_auth_at, #grace_until = :grace_until",
+			"#prev_aal = :prev_aal, #prev_amr = :prev_amr, #prev_auth_at = :prev_auth_at, #prev_pe = :prev_pe, #grace_until = :grace_until",
 		Condition: "#th = :prev_th AND #state = :active AND #se = :se AND #seen = :old_seen",
 		Values: dynamo.Item{
 			":th": dynamo.B(r.TokenHash), ":pe": dynamo.N(r.PermissionEpoch), ":seen": dynamo.N(r.Seen),
 			":aal": dynamo.N(r.AAL), ":amr": dynamo.S(methods(r.AMR)), ":auth_at": dynamo.N(r.AuthAt),
 			":prev_th": dynamo.B(r.Previous.TokenHash), ":prev_aal": dynamo.N(r.Previous.AAL), ":prev_amr": dynamo.S(methods(r.Previous.AMR)),
-			":prev_auth_at": dynamo.N(r.Previous.AuthAt), ":grace_until": dynamo.N(r.Previous.GraceUntil),
+			":prev_auth_at": dynamo.N(r.Previous.AuthAt), ":prev_pe": dynamo.N(r.Previous.PermissionEpoch), ":grace_until": dynamo.N(r.Previous.GraceUntil),
 			":active": dynamo.S(session.StateActive), ":se": dynamo.N(old.SessionVersion), ":old_seen": dynamo.N(old.Seen),
 		},
 	}
@@ -125,7 +124,7 @@ func (s *Store) changeUser(ctx context.Context, op session.ChangeOp) (session.Ep
 	}
 	u, err := readUser(result.Item)
 	if err != nil {
-		return session.Epochs{}, 0, fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
+		return session.Epochs{}, 0, result.Unreadable(err)
 	}
 	if result.Applied || dynamo.Read(result.Item, format).Str("write_id") == id {
 		return u.Epochs(), session.Done, nil

@@ -70,6 +70,8 @@ func readRecord(item dynamo.Item) (session.Record, error) {
 			AAL:        int(r.Int("prev_aal")),
 			AuthAt:     r.Int("prev_auth_at"),
 			GraceUntil: r.Int("grace_until"),
+
+			PermissionEpoch: r.Int("prev_pe"),
 		},
 	}
 	if err := r.Err(); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/coordsvc/coordsvc/session"
 )
 
-// pageSize is how many sessions one query reads where all are wanted.
+// pageSize is how many sessions one query reads where all, or many dead ones, are to be read.
 const pageSize = 1000
 
 // errOlderUser is met where a session shows that the user's record was read before a change.
@@ -67,7 +67,8 @@ func (s *Store) page(ctx context.Context, u session.User, op session.ListOp) (pa
 }
 
 // sessions reads a user's sessions with ids after the one given, in order, strongly
-// consistent, at most size in one request. It ends with the first error.
+// consistent, at most size in the first request and pageSize in each further one, which
+// the dead among them made necessary. It ends with the first error.
 func (s *Store) sessions(ctx context.Context, tag, after string, size int) iter.Seq2[found, error] {
 	pk, prefix := keytype.Session.ItemKey(tag, "")
 	in := &dynamodb.QueryInput{
@@ -97,6 +98,7 @@ func (s *Store) sessions(ctx context.Context, tag, after string, size int) iter.
 			if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
 				return
 			}
+			in.Limit = aws.Int32(pageSize)
 		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,22 +121,64 @@ func TestL35RequestsPerOperation(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// A page is found among many dead sessions in few requests, and is none the shorter.
+func TestPageAmongDeadSessions(t *testing.T) {
+	b := newBench(t)
+	live := map[string]bool{}
+	for i := range 60 {
+		token, s := b.login(session.CreateRequest{})
+		if i == 20 || i == 40 {
+			live[s.Handle] = true
+			continue
+		}
+		if _, err := b.m.Revoke(t.Context(), "t", token); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.wire.Take()
+	cursor, most := "", 0
+	for pages := 0; pages == 0 || cursor != ""; pages++ {
+		page, err := b.m.List(t.Context(), "t", "ann", cursor, 1)
+		if err != nil || len(page.Sessions) != 1 || !live[page.Sessions[0].Handle] {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		delete(live, page.Sessions[0].Handle)
+		cursor, most = page.Next, max(most, len(b.wire.Take()))
+	}
+	if len(live) > 0 || most > 3 { // the user's record and two queries
+		t.Errorf("%d are missing, a page took %d requests", len(live), most)
+	}
+}
+
 // S14, S34: whatever the number of sessions, logout-all finds none of them and is one
 // write, or one transaction of two items with a session to keep.
 func TestS14S34LogoutAllOfManySessions(t *testing.T) {
 	b := newBench(t)
-	var tokens []string
-	for range 200 {
-		token, _ := b.login(session.CreateRequest{})
-		tokens = append(tokens, token)
+	tokens := make([]string, many())
+	var logins sync.WaitGroup
+	for worker := range 8 {
+		logins.Go(func() {
+			for i := worker; i < len(tokens); i += 8 {
+				token, _, err := b.others.Create(t.Context(), "t", session.CreateRequest{UserID: "ann"})
+				if err != nil {
+					t.Error(err)
+				}
+				tokens[i] = token.Reveal()
+			}
+		})
+	}
+	logins.Wait()
+	listed := b.list()
+	if len(listed) != len(tokens) || !slices.IsSorted(listed) || len(slices.Compact(listed)) != len(tokens) {
+		t.Errorf("%d sessions of %d are listed, in order %v", len(listed), len(tokens), slices.IsSorted(listed))
 	}
 	b.wire.Take()
 	if _, err := b.m.LogoutAll(t.Context(), "t", "ann", tokens[7]); err != nil {
 		t.Fatal(err)
 	}
 	requests := b.wire.Take()
-	if items, _ := requests[len(requests)-1].Body["TransactItems"].([]any); len(items) != 2 {
-		t.Errorf("%d items for a logout-all that keeps one", len(items))
+	if items, _ := requests[len(requests)-1].Body["TransactItems"].([]any); len(items) != 2 || len(requests) != 3 {
+		t.Errorf("%d requests, and %d items for a logout-all that keeps one", len(requests), len(items))
 	}
 	if b.look(tokens[7]) != "" || b.look(tokens[8]) != session.Epoch {
 		t.Error("another session than the named one was kept")
@@ -143,8 +187,36 @@ func TestS14S34LogoutAllOfManySessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.sent("logout-all", "UpdateItem")
-	if b.look(tokens[7]) != session.Epoch {
-		t.Error("a session survived")
+	for i := 0; i < len(tokens); i += len(tokens) / 50 {
+		if b.look(tokens[i]) != session.Epoch {
+			t.Error("a session survived")
+		}
+	}
+	t.Logf("%d sessions", len(tokens))
+}
+
+// many is how many sessions a user has who has many.
+func many() int {
+	if text, _ := os.LookupEnv("COORD_TEST_DEPTH"); text == "proof" {
+		return 10_000
+	}
+	return 200
+}
+
+// list reads the handles of all pages.
+func (b *bench) list() (handles []string) {
+	b.Helper()
+	for cursor := ""; ; {
+		page, err := b.m.List(b.Context(), "t", "ann", cursor, 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, s := range page.Sessions {
+			handles = append(handles, s.Handle)
+		}
+		if cursor = page.Next; cursor == "" {
+			return handles
+		}
 	}
 }
 

@@ -7,7 +7,7 @@
 --         2 F, ms   3 use beyond F, ms   4 t0: this server's ms before the read began
 --         5 ver of the user's record   6 the rest of it
 --         7 the session's rest, "" = none   8 its seen, ms   9 its absolute end, ms
---         10 its idle time, ms   11 D, ms
+--         10 its idle time, ms   11 D, ms   12 the caller's Unix ms, before the read: its clock is that of 8 and 9
 -- returns {kept, ms}  kept 0: the read is too old, read again
 local now = tonumber(ARGV[1])
 if now == 0 then
@@ -35,17 +35,19 @@ redis.call('SET', KEYS[1], string.format('1 %.0f %.0f %.0f %s', ver, chk, hold, 
   'PX', string.format('%.0f', math.max(chk + F + grace, hold) - now))
 
 if ARGV[7] == '' then return {1, now} end
-local seen, abs, idle, D = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local seen, abs, idle, D, at = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local durable = seen
 local s = redis.call('GET', KEYS[2])
 if s then
-  local _, cachedSeen, cachedDurable = string.match(s, '^1 (%d+) (%d+) (%d+) ')
-  -- A later use is known here than in the durable store; one of the future is no use.
-  if cachedSeen and tonumber(cachedSeen) <= now then seen = math.max(seen, tonumber(cachedSeen)) end
-  if cachedDurable and tonumber(cachedDurable) <= now then durable = math.max(durable, tonumber(cachedDurable)) end
+  local _, cachedSeen, cachedDurable = string.match(s, '^2 (%d+) (%d+) (%d+) ')
+  -- A later use is known here than in the durable store; one of the future, by more than
+  -- the read may have taken, is no use.
+  if cachedSeen and tonumber(cachedSeen) <= at + F / 2 then seen = math.max(seen, tonumber(cachedSeen)) end
+  if cachedDurable and tonumber(cachedDurable) <= at + F / 2 then durable = math.max(durable, tonumber(cachedDurable)) end
 end
-local ttl = math.min(abs, seen + idle + D) - now
+-- No longer than it is of use beside the user's record: a fill, and each use, grants it anew.
+local ttl = math.min(F + grace, math.min(abs, seen + idle + D) - at)
 if ttl > 0 then
-  redis.call('SET', KEYS[2], string.format('1 %.0f %.0f %.0f %s', ver, seen, durable, ARGV[7]), 'PX', string.format('%.0f', ttl))
+  redis.call('SET', KEYS[2], string.format('2 %.0f %.0f %.0f %s', ver, seen, durable, ARGV[7]), 'PX', string.format('%.0f', ttl))
 end
 return {1, now}

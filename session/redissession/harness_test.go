@@ -3,6 +3,7 @@ package redissession_test
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -116,7 +117,13 @@ func must(t testing.TB, err error) {
 // does not get.
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{})
-	os.Exit(m.Run())
+	if os.Getenv(nodeDynamo) == "" {
+		os.Exit(m.Run())
+	}
+	if err := runNode(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 type silent struct{}

@@ -394,7 +394,7 @@ func TestChangeOutlivesItsCaller(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		done <- got
+		done <- got.Propagation
 	}()
 	s.wait()
 	cancel()

@@ -44,7 +44,6 @@ func newDynamoShop(t *testing.T, db *engine.Dynamo, prefix, redisAddr string, op
 
 // DynamoDB is slow, and the cache is flushed and loses updates.
 func TestHistoriesOverASlowDynamoDB(t *testing.T) {
-	t.Parallel()
 	server, db := engine.StartRedis(t), engine.DynamoDB(t)
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = admin.Close() })
@@ -60,7 +59,6 @@ func TestHistoriesOverASlowDynamoDB(t *testing.T) {
 // The engine is killed in the middle of requests and started again on its file:
 // what it acknowledged has happened.
 func TestHistoriesOverADynamoDBThatIsKilled(t *testing.T) {
-	t.Parallel()
 	server, db := engine.StartRedis(t), engine.StartDynamo(t, filepath.Join(t.TempDir(), "engine.db"))
 	s := newDynamoShop(t, db.Dynamo, engine.FreshPrefix(), server.Addr)
 	s.run(t, 1_000, 50_000, sessiontest.Fault{Name: "engine killed", Stops: true, Do: func(t testing.TB) {
@@ -71,10 +69,31 @@ func TestHistoriesOverADynamoDBThatIsKilled(t *testing.T) {
 	}})
 }
 
+// Nodes are killed in the middle of what they do: between a change and its bump, between
+// two reads and a fill, before a use is written down. Redis goes on.
+func TestHistoriesOverNodesThatAreKilled(t *testing.T) {
+	server, db := engine.StartRedis(t), engine.DynamoDB(t)
+	prefix := db.Prefix(t)
+	must(t, dynamo.Create(t.Context(), db.Client(), dynamosession.Table(prefix)))
+	s := &shop{durable: session.New(dynamosession.New(db.Client(), prefix), session.Options{RouteKey: routeKey})}
+	var nodes []*nodeProcess
+	for range 3 {
+		n := startNode(t, db.Endpoint, prefix, server.Addr)
+		nodes = append(nodes, n)
+		s.nodes = append(s.nodes, session.New(n, session.Options{RouteKey: routeKey}))
+	}
+	next := 0
+	s.run(t, 1_000, 50_000, sessiontest.Fault{Name: "node killed", Stops: true, Do: func(t testing.TB) {
+		n := nodes[next%len(nodes)]
+		next++
+		n.kill()
+		must(t, n.start())
+	}})
+}
+
 // S19: what was acknowledged before the engine was killed in the middle of many
 // changes has ended after it, and what was not asked for has not.
 func TestS19AcknowledgedEndsSurviveAKilledStore(t *testing.T) {
-	t.Parallel()
 	db, server := engine.StartDynamo(t, filepath.Join(t.TempDir(), "engine.db")), engine.Redis(t)
 	s := newDynamoShop(t, db.Dynamo, engine.FreshPrefix(), server.Addr)
 	const users, each = 40, 3
@@ -94,7 +113,7 @@ func TestS19AcknowledgedEndsSurviveAKilledStore(t *testing.T) {
 	logins.Wait()
 	var mu sync.Mutex
 	acknowledged, doubtful := map[string]bool{}, map[string]bool{}
-	half := make(chan struct{})
+	half, killing, killed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	end := func(token string, do func() error) {
 		err := do()
@@ -113,6 +132,12 @@ func TestS19AcknowledgedEndsSurviveAKilledStore(t *testing.T) {
 	for worker := range 8 {
 		ends.Go(func() {
 			for u := worker; u < users; u += 8 {
+				switch users - u {
+				case 9, 10, 11, 12: // these meet the kill
+					<-killing
+				case 1, 2: // and these come too late, however slow the kill is
+					<-killed
+				}
 				end(tokens[u][0], func() error { _, err := s.nodes[u%3].Revoke(t.Context(), "acme", tokens[u][0]); return err })
 				end(tokens[u][1], func() error {
 					_, err := s.nodes[u%3].LogoutAll(t.Context(), "acme", fmt.Sprint(u), tokens[u][2])
@@ -122,7 +147,9 @@ func TestS19AcknowledgedEndsSurviveAKilledStore(t *testing.T) {
 		})
 	}
 	<-half
+	close(killing)
 	db.Kill()
+	close(killed)
 	ends.Wait()
 	db.Restart(t)
 	for u := range users {

@@ -22,18 +22,19 @@ var routeKey = []byte("0123456789abcdefghijklmnopqrstuv")
 // to stop at, and an outage.
 type watched struct {
 	*session.Local
+	items                             kv.Store // where its records are
 	loads, userLoads, touches, writes atomic.Int64
 	down                              atomic.Pointer[error]
 	unknown                           bool // a revocation happens, and its answer is lost
 	// What runs, where it is set, before the user's record is read, between it and the
-	// session's, and before a touch.
-	beforeLoad, between, beforeTouch atomic.Pointer[func()]
+	// session's, before a touch, and before a login is written.
+	beforeLoad, between, beforeTouch, beforeCreate atomic.Pointer[func()]
 }
 
 func newWatched(t testing.TB) *watched {
 	store := kv.NewMemory(kv.MemoryOptions{MaxItems: 1_000_000})
 	t.Cleanup(func() { _ = store.Close() })
-	return &watched{Local: session.NewLocal(store)}
+	return &watched{Local: session.NewLocal(store), items: store}
 }
 
 func (w *watched) fault() error {
@@ -73,6 +74,11 @@ func (w *watched) Load(ctx context.Context, k session.Key) (session.User, sessio
 		u = again
 	}
 	return u, r, err
+}
+
+func (w *watched) Create(ctx context.Context, op session.CreateOp) (session.Session, session.Outcome, error) {
+	call(&w.beforeCreate)
+	return w.Local.Create(ctx, op)
 }
 
 func (w *watched) LoadUser(ctx context.Context, tag string) (session.User, error) {
@@ -125,13 +131,19 @@ func newPlace(t testing.TB, opts session.ReadThroughOptions) *place {
 
 func placeOn(t testing.TB, n node, now *clock, durable *watched, opts session.ReadThroughOptions) *place {
 	t.Helper()
-	p := &place{TB: t, node: n, now: now, durable: durable, cache: &lossy{Cache: n.cache(t, now.Now)}}
+	return placeOver(t, n, now, durable, durable, n.cache(t, now.Now), opts)
+}
+
+// placeOver has the truth from a store that may be another than the one that is watched.
+func placeOver(t testing.TB, n node, now *clock, durable *watched, truth session.Durable, cache session.Cache, opts session.ReadThroughOptions) *place {
+	t.Helper()
+	p := &place{TB: t, node: n, now: now, durable: durable, cache: &lossy{Cache: cache}}
 	if opts.Now == nil {
 		opts.Now = now.Now
 	}
 	tell := opts.Now
 	opts.Now = func() time.Time { p.asked.Add(1); return tell() }
-	p.through = session.NewReadThrough(durable, p.cache, opts)
+	p.through = session.NewReadThrough(truth, p.cache, opts)
 	t.Cleanup(p.through.Flush)
 	p.m = session.New(p.through, session.Options{RouteKey: routeKey, Now: now.Now})
 	// Scripts that are not loaded yet cost a command more.
@@ -394,6 +406,23 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+// A durable store that hangs keeps a verify with a stale copy no longer than a moment.
+func TestStaleGraceWaitsBriefly(t *testing.T) {
+	p := newPlace(t, session.ReadThroughOptions{StaleGrace: 20 * time.Second})
+	token := p.login(session.CreateRequest{})
+	p.want("cold", token, "", session.FromStore)
+	p.now.pass(11 * time.Second)
+	s := stopAt(t, &p.durable.beforeLoad)
+	began := time.Now()
+	v, err := p.verify(token)
+	if took := time.Since(began); err != nil || !v.Active || !v.Degraded || v.Source != session.FromCache || took > 3*time.Second {
+		t.Errorf("%+v, %v after %s", v, err, took)
+	}
+	s.release()
+	p.through.Flush()
+	p.want("the store answers again", token, "", session.FromCache)
+}
+
 // Redis hangs: each verify is answered by the store, soon, exactly and marked; a
 // change succeeds and says when it shows.
 func TestRedisHangs(t *testing.T) {
@@ -460,6 +489,7 @@ func TestS17RevocationThatIsNotDurable(t *testing.T) {
 	if got, err := p.m.Revoke(t.Context(), "acme", token); !errors.Is(err, keytype.ErrOutcomeUnknown) || got.Propagated {
 		t.Errorf("%+v, %v", got, err)
 	}
+	p.through.Flush()
 	p.want("it had happened", token, session.Revoked, session.FromStore)
 }
 
@@ -521,6 +551,53 @@ func (l lying) Verify(ctx context.Context, op session.VerifyOp, terms session.Te
 	c, err := l.Cache.Verify(ctx, op, terms)
 	c.Reason = session.Revoked
 	return c, err
+}
+
+// Two processes over one durable store go through caches that do not know of each
+// other. None of them may say that a change was propagated, nor the one that is told
+// so answer from its own.
+func TestOtherCachesAreToldOf(t *testing.T) {
+	n, now, durable := dial(t), newClock(), newWatched(t)
+	var elsewhere atomic.Bool
+	told := func() (bool, time.Duration) { return elsewhere.Load(), 27 * time.Second }
+	p := placeOn(t, n, now, durable, session.ReadThroughOptions{Elsewhere: told})
+	direct := session.New(session.NewDirect(durable, told, now.Now), session.Options{RouteKey: routeKey, Now: now.Now})
+	token, other := p.login(session.CreateRequest{}), p.login(session.CreateRequest{UserID: "bob"})
+	p.want("cold", token, "", session.FromStore)
+	p.want("warm", token, "", session.FromCache)
+	if got, err := direct.BumpPermissions(t.Context(), "acme", "bob"); err != nil || !got.Propagated {
+		t.Errorf("without caches: %+v, %v", got, err)
+	}
+	elsewhere.Store(true)
+	p.reset()
+	if v := p.want("its cache does not count", token, "", session.FromStore); !v.Degraded {
+		t.Error("a cache that is not asked is not told of")
+	}
+	p.cost("its cache is not asked", 0, 1, 0)
+	for who, change := range map[string]func() (session.Propagation, error){
+		"with a cache": func() (session.Propagation, error) {
+			r, err := p.m.Revoke(t.Context(), "acme", token)
+			return r.Propagation, err
+		},
+		"without, revoke": func() (session.Propagation, error) {
+			r, err := direct.Revoke(t.Context(), "acme", other)
+			return r.Propagation, err
+		},
+		"without, logout-all": func() (session.Propagation, error) {
+			c, err := direct.LogoutAll(t.Context(), "acme", "bob", "")
+			return c.Propagation, err
+		},
+		"without, rotate": func() (session.Propagation, error) {
+			r, err := direct.Rotate(t.Context(), "acme", p.login(session.CreateRequest{UserID: "carl"}), session.RotateRequest{})
+			return r.Propagation, err
+		},
+	} {
+		if got, err := change(); err != nil || got.Propagated || got.EffectiveBy.Sub(now.Now()) != 27*time.Second {
+			t.Errorf("%s: %+v after %s, %v", who, got, got.EffectiveBy.Sub(now.Now()), err)
+		}
+	}
+	elsewhere.Store(false)
+	p.want("what was bumped counts", token, session.Revoked, session.FromStore)
 }
 
 func TestOptionsThatPromiseNothing(t *testing.T) {

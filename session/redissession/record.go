@@ -18,11 +18,11 @@ import (
 //	chk    the server's ms before the record was read; it is fresh until chk + F. 0 = only ver counts
 //	hold   ver counts at least until here, ms
 //
-// A session's value is "1 ver seen durable " and what encodeRecord makes:
+// A session's value is "2 ver seen durable " and what encodeRecord makes:
 //
 //	ver      the version of the user's record that was read before it
-//	seen     the last use that is known here, ms
-//	durable  the last use that the durable store knows or was told, ms
+//	seen     the last use that is known here, ms of the clocks of those who verify
+//	durable  the last use that the durable store knows or was told, ms of the same
 const userHead, sessionHead = 4, 4
 
 // errFormat is a value that these functions did not write.
@@ -49,7 +49,7 @@ func decodeUser(value string) (session.User, error) {
 }
 
 // encodeRecord is "active se abs idle aal auth_at hash previous-hash grace-end
-// previous-aal previous-auth_at " and the whole record as JSON; empty for no
+// previous-aal previous-auth_at tenant-epoch " and the whole record as JSON; empty for no
 // record. The script judges by the fields, people are shown what the JSON says.
 func encodeRecord(r session.Record) (string, error) {
 	if r.State == "" {
@@ -60,17 +60,17 @@ func encodeRecord(r session.Record) (string, error) {
 		return "", err
 	}
 	p := r.Previous
-	return fmt.Sprintf("%d %d %d %d %d %d %s %s %d %d %d %s",
+	return fmt.Sprintf("%d %d %d %d %d %d %s %s %d %d %d %d %s",
 		flag(r.State == session.StateActive), r.SessionVersion, r.Absolute, r.Idle, r.AAL, r.AuthAt, hex.EncodeToString(r.TokenHash),
-		hex.EncodeToString(p.TokenHash), p.GraceUntil, p.AAL, p.AuthAt, text), nil
+		hex.EncodeToString(p.TokenHash), p.GraceUntil, p.AAL, p.AuthAt, r.TenantEpoch, text), nil
 }
 
 func decodeRecord(value string) (r session.Record, durable int64, err error) {
-	f := strings.SplitN(value, " ", sessionHead+12)
-	if len(f) != sessionHead+12 || f[0] != "1" {
+	f := strings.SplitN(value, " ", sessionHead+13)
+	if len(f) != sessionHead+13 || f[0] != "2" {
 		return r, 0, errFormat
 	}
-	if err := json.Unmarshal([]byte(f[sessionHead+11]), &r); err != nil {
+	if err := json.Unmarshal([]byte(f[sessionHead+12]), &r); err != nil {
 		return r, 0, fmt.Errorf("%w: %w", errFormat, err)
 	}
 	err = errors.Join(number(f[2], &r.Seen), number(f[3], &durable))

@@ -2,8 +2,10 @@
 // answered from Redis: a [session.Cache] on a single server, Sentinel or Cluster.
 //
 // Each operation is one script over keys in one slot, so no other client sees half
-// of it, and every key it writes has a TTL. The instants that count are those of the
-// Redis server. A value begins with the format number 1; one of another format is as one that is not there.
+// of it, and every key it writes has a TTL. How old a copy
+// is, is told by the clock of the Redis server alone, and whether a session has ended by
+// the caller's. A value begins with the number of its format; one of another is as one
+// that is not there.
 package redissession
 
 import (
@@ -15,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/coordsvc/coordsvc/internal/redisonce"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -27,10 +30,10 @@ var (
 	//go:embed bump.lua
 	bumpText string
 
-	verifyScript = redis.NewScript(verifyText)
-	fillScript   = redis.NewScript(fillText)
-	bumpScript   = redis.NewScript(bumpText)
+	ours = scripts{verify: redis.NewScript(verifyText), fill: redis.NewScript(fillText), bump: redis.NewScript(bumpText)}
 )
+
+type scripts struct{ verify, fill, bump *redis.Script }
 
 // defaultBudget is how long a verify waits for Redis before it asks the durable store.
 const defaultBudget = 5 * time.Millisecond
@@ -50,24 +53,26 @@ type Options struct {
 // A Cache keeps records in Redis. Its errors wrap [keytype.ErrUnavailable]; a fill
 // or bump that failed may still happen, which does no harm at any time.
 type Cache struct {
-	client redis.Scripter
-	opts   Options
+	client  redisonce.Scripter
+	scripts scripts
+	opts    Options
 }
 
 // New makes a cache on a client. The client's own timeouts should be short: a call
 // that outlives its budget goes on without its caller until they end it.
-func New(client redis.Scripter, opts Options) *Cache {
+func New(client redisonce.Client, opts Options) *Cache {
 	if opts.Budget == 0 {
 		opts.Budget = defaultBudget
 	}
-	return &Cache{client: client, opts: opts}
+	return &Cache{redisonce.Scripter{Client: client}, ours, opts}
 }
 
 // Verify implements [session.Cache].
 func (c *Cache) Verify(ctx context.Context, op session.VerifyOp, terms session.Terms) (session.Cached, error) {
-	reply, err := c.run(ctx, c.opts.Budget, verifyScript, c.keys(op.Tag, op.ID),
+	reply, err := c.run(ctx, c.opts.Budget, c.scripts.verify, c.keys(op.Tag, op.ID),
 		c.now(), terms.Fresh.Milliseconds(), terms.Stale.Milliseconds(),
-		hex.EncodeToString(op.TokenHash), op.Tenant, op.UserID, op.MinAAL, op.MaxAuthAge.Milliseconds(), flag(!op.NoTouch))
+		hex.EncodeToString(op.TokenHash), op.Tenant, op.UserID, op.MinAAL, op.MaxAuthAge.Milliseconds(), flag(!op.NoTouch),
+		op.Now.UnixMilli(), op.TenantEpoch)
 	if err != nil {
 		return session.Cached{}, fmt.Errorf("verify in redis: %w", err)
 	}
@@ -84,9 +89,9 @@ func (c *Cache) Fill(ctx context.Context, f session.Fill, terms session.Terms) (
 	if err != nil {
 		return false, 0, fmt.Errorf("fill redis: %w", err)
 	}
-	reply, err := c.run(ctx, c.opts.Budget, fillScript, c.keys(f.Tag, f.ID),
+	reply, err := c.run(ctx, c.opts.Budget, c.scripts.fill, c.keys(f.Tag, f.ID),
 		c.now(), terms.Fresh.Milliseconds(), terms.Stale.Milliseconds(), f.At, f.User.Version, encodeUser(f.User),
-		rest, f.Record.Seen, f.Record.Absolute, f.Record.Idle, session.DurableTracking(f.Record.Idle).Every)
+		rest, f.Record.Seen, f.Record.Absolute, f.Record.Idle, session.DurableTracking(f.Record.Idle).Every, f.Now)
 	if err != nil {
 		return false, 0, fmt.Errorf("fill redis: %w", err)
 	}
@@ -99,7 +104,7 @@ func (c *Cache) Fill(ctx context.Context, f session.Fill, terms session.Terms) (
 
 // Bump implements [session.Cache].
 func (c *Cache) Bump(ctx context.Context, tag string, version int64, terms session.Terms) error {
-	_, err := c.run(ctx, bumpPatience*c.opts.Budget, bumpScript, []string{keytype.UserEpoch.CacheKey(c.opts.Prefix, tag)},
+	_, err := c.run(ctx, bumpPatience*c.opts.Budget, c.scripts.bump, []string{keytype.UserEpoch.CacheKey(c.opts.Prefix, tag)},
 		c.now(), terms.Fresh.Milliseconds(), terms.Stale.Milliseconds(), version)
 	if err != nil {
 		return fmt.Errorf("bump redis: %w", err)

@@ -7,14 +7,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/session"
 	"github.com/coordsvc/coordsvc/session/sessionecho"
 	"github.com/coordsvc/coordsvc/session/sessionhttp"
 )
 
 func Example() {
-	store := session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	store := session.NewLocal(embedded.Memory())
 	sessions := session.New(store, session.Options{RouteKey: []byte("32 bytes, fixed for all the data")})
 	guard := sessionhttp.New(sessions, sessionhttp.FixedTenant("acme"), sessionhttp.Options{})
 

@@ -14,11 +14,11 @@ const CookieName = "__Host-session"
 
 // SetCookie hands the session's token to the browser, for as long as the session
 // can live: Max-Age is what is left until its absolute expiry, in seconds, rounded
-// up. A session that is over clears the cookie. It must come before the answer's
+// up. A session that is over, or the zero Token, clears the cookie. It must come before the answer's
 // status and body, and keeps the answer out of caches.
 func (g *Guard) SetCookie(w http.ResponseWriter, token session.Token, s session.Session) {
 	left := s.ExpiresAt.Sub(g.opts.Now())
-	if left <= 0 {
+	if left <= 0 || token.Reveal() == "" {
 		g.ClearCookie(w)
 		return
 	}

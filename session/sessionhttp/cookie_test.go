@@ -44,8 +44,13 @@ func TestCookieOfASessionThatIsOver(t *testing.T) {
 	s := newSite(t, sessionhttp.Options{})
 	token, made := s.login("ann")
 	s.now = made.ExpiresAt
-	for why, over := range map[string]session.Session{"expired": made, "none": {}} {
+	live := made
+	live.ExpiresAt = made.ExpiresAt.Add(time.Hour)
+	for why, over := range map[string]session.Session{"expired": made, "none": {}, "no token": live} {
 		w := httptest.NewRecorder()
+		if why == "no token" {
+			token = session.Token{}
+		}
 		s.guard.SetCookie(w, token, over)
 		if !(answer{Response: w.Result()}).clears(t) {
 			t.Errorf("%s: %q", why, w.Header()["Set-Cookie"])

@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/coordsvc/coordsvc/internal/kv"
+	"github.com/coordsvc/coordsvc/embedded"
 	"github.com/coordsvc/coordsvc/session"
 	"github.com/coordsvc/coordsvc/session/sessionhttp"
 )
 
 func newSessions() *session.Manager {
-	store := session.NewLocal(kv.NewMemory(kv.MemoryOptions{}))
+	store := session.NewLocal(embedded.Memory())
 	return session.New(store, session.Options{RouteKey: []byte("32 bytes, fixed for all the data")})
 }
 

@@ -39,7 +39,7 @@ func TestCookieAndBearer(t *testing.T) {
 				if looksAtCookie {
 					tokens = append(tokens, cookie)
 				}
-				if looksAtBearer && !slices.Contains(tokens, bearer) {
+				if looksAtBearer && !slices.Contains(tokens, bearer) && (bearer != "empty" || !looksAtCookie) {
 					tokens = append(tokens, bearer)
 				}
 				status, challenge, clears := http.StatusUnauthorized, "Bearer", false
@@ -100,7 +100,7 @@ func TestHowTokensAreRead(t *testing.T) {
 		{"two headers", http.Header{header: {"Bearer " + ann, "Bearer " + bob}}, 400},
 		{"two in one header", http.Header{header: {"Bearer " + ann + ", Bearer " + ann}}, 401},
 		{"more after the token", http.Header{header: {"Bearer " + ann + " " + ann}}, 401},
-		{"only the scheme, beside a cookie", http.Header{header: {"Bearer"}, cookie: {"__Host-session=" + ann}}, 400},
+		{"only the scheme, beside a cookie", http.Header{header: {"Bearer"}, cookie: {"__Host-session=" + ann}}, 200},
 		{"a cookie in quotes", http.Header{cookie: {`__Host-session="` + ann + `"`}}, 200},
 		{"the same cookie twice", http.Header{cookie: {"__Host-session=" + ann + "; __Host-session=" + ann}}, 200},
 		{"two cookies", http.Header{cookie: {"__Host-session=" + ann + "; __Host-session=" + bob}}, 400},

@@ -49,8 +49,10 @@ func (s Source) read(r *http.Request) presented {
 	}
 	if s&Bearer != 0 {
 		for _, header := range r.Header.Values("Authorization") {
-			if token, ok := bearer(header); ok {
-				p.bearer, tokens = true, append(tokens, token)
+			token, ok := bearer(header)
+			p.bearer = p.bearer || ok
+			if token != "" && ok || ok && !p.cookie { // an empty one beside a cookie names nobody
+				tokens = append(tokens, token)
 			}
 		}
 	}

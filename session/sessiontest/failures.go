@@ -183,6 +183,14 @@ func S31PermissionsStale(t *testing.T, open Open) {
 		w.pass(slack) // nor does a recorded use renew them
 	}
 	w.want("stays good", token, s, "")
+	next, err := w.m.Rotate(t.Context(), w.tenant, token, session.RotateRequest{})
+	w.must("rotate", err)
+	if v := w.verify(next.Token.Reveal(), session.VerifyRequest{}); !v.Active || v.PermissionsStale || v.Session.PermissionEpoch != 2 {
+		t.Errorf("a rotation renews them: %+v", v)
+	}
+	if v := w.verify(token, session.VerifyRequest{}); !v.Active || !v.PermissionsStale || v.Session.PermissionEpoch != 1 {
+		t.Errorf("the token before it is what it was: %+v", v)
+	}
 	fresh, _ := w.login("ann")
 	if v := w.verify(fresh, session.VerifyRequest{}); v.PermissionsStale || v.Session.PermissionEpoch != 2 {
 		t.Errorf("a new session: %+v", v)

@@ -16,7 +16,7 @@ import (
 type Fault struct {
 	Name  string
 	Loses bool // the cache forgets something, or goes back to an older state
-	Stops bool // the durable store answers nothing meanwhile
+	Stops bool // the durable store answers nothing meanwhile, or is not told of uses that were
 	Once  bool // it is not repeated
 	Do    func(testing.TB)
 }
@@ -30,6 +30,7 @@ type Fault struct {
 //	I2p  the same, at once, where it was propagated and the cache lost nothing since
 //	I3   what has ended is never active in the durable store again
 //	I4   a login is before or after each logout-all
+//	I5   a user with a limit has no more live sessions than that
 //	I6   a replaced token never stands for more than it did
 //	T    a token is nobody's in another tenant
 //	A    a session that is live all through a verify is not refused
@@ -51,9 +52,13 @@ type Outages struct {
 
 // Run runs and fails the test for every violation.
 func (o Outages) Run(t *testing.T) {
-	h := &outage{Outages: o, t: t, bound: o.Fresh + 2*o.Skew, counts: map[string]int{}}
+	h := o.start(t, time.Now, t.Errorf)
 	for i := range 8 {
-		h.users = append(h.users, &person{tenant: []string{"acme", "bolt"}[i%2], id: fmt.Sprint("user", i/2), minVersion: 1})
+		u := &person{tenant: []string{"acme", "bolt"}[i%2], id: fmt.Sprint("user", i/2), minVersion: 1}
+		if i >= 6 {
+			u.limit = 3
+		}
+		h.users = append(h.users, u)
 	}
 	began := time.Now()
 	done := make(chan struct{})
@@ -74,7 +79,7 @@ func (o Outages) Run(t *testing.T) {
 	faults.Go(func() { h.disturb(done) })
 	for time.Since(began) < o.AtLeast || h.verifies() < o.Verifies || len(h.unchecked()) > 0 {
 		time.Sleep(10 * time.Millisecond)
-		if t.Failed() || time.Since(began) > max(time.Minute, 20*o.AtLeast) {
+		if t.Failed() || time.Since(began) > max(3*time.Minute, 20*o.AtLeast) {
 			break
 		}
 	}
@@ -87,9 +92,11 @@ func (o Outages) Run(t *testing.T) {
 // An outage is what is known of a run. Its facts come from answers alone.
 type outage struct {
 	Outages
-	t     *testing.T
-	bound time.Duration
-	users []*person
+	t       testing.TB
+	now     func() time.Time
+	violate func(format string, args ...any)
+	bound   time.Duration
+	users   []*person
 
 	mu      sync.Mutex // guards the rest, and the facts of users and sessions
 	counts  map[string]int
@@ -98,8 +105,13 @@ type outage struct {
 	worst   time.Duration
 }
 
+func (o Outages) start(t testing.TB, now func() time.Time, violate func(string, ...any)) *outage {
+	return &outage{Outages: o, t: t, now: now, violate: violate, bound: o.Fresh + 2*o.Skew, counts: map[string]int{}}
+}
+
 type person struct {
 	tenant, id string
+	limit      int      // of live sessions, 0 = any number
 	logins     []*login // the latest last
 	wide       int      // changes under way that may end all sessions
 	wideBegun  int
@@ -107,6 +119,8 @@ type person struct {
 	minAt      time.Time // when that was acknowledged
 	epochs     []epoch   // acknowledged permission epochs
 	doubted    time.Time // a change was given up whose outcome is unknown
+	// Sessions of a lower version had ended when a login under way was written, as a schedule knows.
+	writesAfter int64
 }
 
 type epoch struct {
@@ -137,8 +151,6 @@ type ending struct {
 	propagated bool
 	losses     int // when the change began
 }
-
-func (h *outage) violate(format string, args ...any) { h.t.Errorf(format, args...) }
 
 func (h *outage) verifies() int {
 	h.mu.Lock()
@@ -171,7 +183,7 @@ func (h *outage) disturb(done <-chan struct{}) {
 		h.mu.Lock()
 		h.counts["fault "+f.Name]++
 		if f.Stops {
-			h.stopped = time.Now()
+			h.stopped = h.now()
 		}
 		h.mu.Unlock()
 	}
@@ -189,8 +201,10 @@ func (h *outage) step(rng *rand.Rand) {
 	switch n := rng.IntN(1_000); {
 	case s == nil || n < 25:
 		h.create(rng, m, u)
+	case n < 30:
+		h.end(m, s, rng.IntN(2) == 0)
 	case n < 32:
-		h.revoke(rng, m, s)
+		h.endAcrossWrites(rng, m, s)
 	case n < 34:
 		h.endAll(u, "logout-all", func() (session.Changed, error) { return m.LogoutAll(h.t.Context(), u.tenant, u.id, "") }, 0)
 	case n < 37:
@@ -201,7 +215,7 @@ func (h *outage) step(rng *rand.Rand) {
 	case n < 48:
 		h.permissions(m, u)
 	case n < 58:
-		h.rotate(rng, m, s)
+		h.rotate(m, s, session.RotateRequest{AAL: rng.IntN(3)})
 		h.rotateByOld(m, s)
 	case n < 75:
 		h.durably(s)
@@ -214,42 +228,60 @@ func (h *outage) step(rng *rand.Rand) {
 	}
 }
 
+// create logs in, twice at once where there is a limit.
 func (h *outage) create(rng *rand.Rand, m *session.Manager, u *person) {
-	req := session.CreateRequest{UserID: u.id, AbsoluteTTL: time.Minute, IdleTTL: 20 * time.Second}
-	quiet := rng.IntN(4) == 0
-	if quiet {
+	var logins sync.WaitGroup
+	for range 1 + min(1, u.limit) {
+		req, quiet := h.draw(rng, u)
+		logins.Go(func() { h.login(m, u, req, quiet) })
+	}
+	logins.Wait()
+}
+
+func (h *outage) draw(rng *rand.Rand, u *person) (req session.CreateRequest, quiet bool) {
+	req = session.CreateRequest{UserID: u.id, AbsoluteTTL: time.Minute, IdleTTL: 20 * time.Second, MaxSessions: u.limit}
+	if quiet = rng.IntN(4) == 0; quiet {
 		req.IdleTTL = 2 * h.Fresh
 	} else if rng.IntN(4) == 0 {
 		req.AbsoluteTTL, req.IdleTTL = 4*h.Fresh, 4*h.Fresh
 	}
+	return req, quiet
+}
+
+func (h *outage) login(m *session.Manager, u *person, req session.CreateRequest, quiet bool) *login {
 	h.mu.Lock()
 	least := u.minVersion
 	h.mu.Unlock()
-	began := time.Now()
+	began := h.now()
 	token, made, err := m.Create(h.t.Context(), u.tenant, req)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
-		h.refused("create", err, session.ErrUserDisabled)
-		return
+		if errors.Is(err, session.ErrLimit) {
+			h.counts["at the limit"]++
+		}
+		h.refused("create", err, session.ErrUserDisabled, session.ErrLimit)
+		return nil
 	}
 	h.counts["create"]++
 	h.counts["I4"]++
-	if made.SessionVersion < least {
-		h.violate("I4: a login of version %d began after the end of all below %d", made.SessionVersion, least)
+	if least = max(least, u.writesAfter); made.SessionVersion < least {
+		h.violate("I4: a login of version %d was written after the end of all below %d", made.SessionVersion, least)
 	}
 	s := &login{
 		person: u, handle: made.Handle, version: made.SessionVersion, expires: made.ExpiresAt, idle: req.IdleTTL, quiet: quiet,
-		token: token.Reveal(), levels: map[string]int{token.Reveal(): 1}, usedBy: time.Now(), usedAt: began,
+		token: token.Reveal(), levels: map[string]int{token.Reveal(): 1}, usedBy: h.now(), usedAt: began,
 		ending: began.Before(u.doubted), written: map[int64]bool{},
 	}
 	if s.version < u.minVersion { // a logout-all was acknowledged before this login was
 		s.end = &ending{at: u.minAt}
 	}
 	u.logins = append(u.logins, s)
+	h.checkLimit(u)
 	if len(u.logins) > 100 {
 		u.logins = slices.Clone(u.logins[50:])
 	}
+	return s
 }
 
 // refused counts an error that may be, and fails for any other.
@@ -268,21 +300,24 @@ func (h *outage) doubt(u *person, err error) {
 	if h.Unknown == nil || !errors.Is(err, h.Unknown) {
 		return
 	}
-	u.doubted = time.Now()
+	u.doubted = h.now()
 	for _, s := range u.logins {
 		s.ending = true
 	}
 }
 
-func (h *outage) revoke(rng *rand.Rand, m *session.Manager, s *login) {
+// end revokes the session, by its token or by its handle.
+func (h *outage) end(m *session.Manager, s *login, byToken bool) {
 	h.mu.Lock()
 	s.ending = true
 	token, losses := s.token, h.losses
 	h.mu.Unlock()
 	var p session.Propagation
 	var err error
-	if rng.IntN(2) == 0 {
-		p, err = m.Revoke(h.t.Context(), s.tenant, token)
+	if byToken {
+		var r session.Revocation
+		r, err = m.Revoke(h.t.Context(), s.tenant, token)
+		p = r.Propagation
 	} else {
 		p, err = m.RevokeHandle(h.t.Context(), s.tenant, s.handle)
 	}
@@ -293,7 +328,7 @@ func (h *outage) revoke(rng *rand.Rand, m *session.Manager, s *login) {
 		return
 	}
 	h.counts["revoke"]++
-	h.ended(s, ending{at: time.Now(), propagated: p.Propagated, losses: losses})
+	h.ended(s, ending{at: h.now(), propagated: p.Propagated, losses: losses})
 }
 
 func (h *outage) ended(s *login, e ending) {
@@ -322,7 +357,7 @@ func (h *outage) endAll(u *person, what string, change func() (session.Changed, 
 		return
 	}
 	h.counts[what]++
-	h.endBelow(u, c.SessionVersion+more, ending{at: time.Now(), propagated: c.Propagated, losses: losses})
+	h.endBelow(u, c.SessionVersion+more, ending{at: h.now(), propagated: c.Propagated, losses: losses})
 }
 
 func (h *outage) endBelow(u *person, version int64, e ending) {
@@ -341,7 +376,7 @@ func (h *outage) keep(m *session.Manager, s *login) {
 	h.mu.Lock()
 	s.wide++
 	s.wideBegun++
-	token, losses := s.token, h.losses
+	token, losses, end := s.token, h.losses, s.end
 	h.mu.Unlock()
 	c, err := m.LogoutAll(h.t.Context(), s.tenant, s.id, token)
 	h.mu.Lock()
@@ -353,11 +388,11 @@ func (h *outage) keep(m *session.Manager, s *login) {
 		return
 	}
 	h.counts["keep"]++
-	if s.end != nil && s.end.at.Before(time.Now().Add(-time.Minute)) {
-		h.violate("I3: a session that had ended was kept")
+	if end != nil {
+		h.violate("I3: a session was kept that had ended at %s", end.at)
 	}
 	s.version = max(s.version, c.SessionVersion)
-	h.endBelow(s.person, c.SessionVersion, ending{at: time.Now(), propagated: c.Propagated, losses: losses})
+	h.endBelow(s.person, c.SessionVersion, ending{at: h.now(), propagated: c.Propagated, losses: losses})
 }
 
 func (h *outage) permissions(m *session.Manager, u *person) {
@@ -369,20 +404,19 @@ func (h *outage) permissions(m *session.Manager, u *person) {
 		return
 	}
 	h.counts["permissions"]++
-	u.epochs = append(u.epochs, epoch{c.PermissionEpoch, time.Now()})
+	u.epochs = append(u.epochs, epoch{c.PermissionEpoch, h.now()})
 }
 
-func (h *outage) rotate(rng *rand.Rand, m *session.Manager, s *login) {
+func (h *outage) rotate(m *session.Manager, s *login, req session.RotateRequest) {
 	h.mu.Lock()
 	if s.rotating || s.quiet {
 		h.mu.Unlock()
 		return
 	}
 	s.rotating = true
-	token := s.token
-	req := session.RotateRequest{AAL: rng.IntN(3)}
+	token, end := s.token, s.end
 	h.mu.Unlock()
-	began := time.Now()
+	began := h.now()
 	r, err := m.Rotate(h.t.Context(), s.tenant, token, req)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -393,9 +427,12 @@ func (h *outage) rotate(rng *rand.Rand, m *session.Manager, s *login) {
 		return
 	}
 	h.counts["rotate"]++
+	if end != nil {
+		h.violate("I3: a session was rotated that had ended at %s", end.at)
+	}
 	s.token = r.Token.Reveal()
 	s.levels[s.token] = r.AAL
-	s.usedAt, s.usedBy = began, time.Now()
+	s.usedAt, s.usedBy = began, h.now()
 }
 
 // durably asks the durable store alone for a session that has ended.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"github.com/coordsvc/coordsvc/session"
 )
@@ -21,9 +20,21 @@ func (h *outage) write(rng *rand.Rand, m *session.Manager, s *login) {
 	writers.Wait()
 }
 
+// endAcrossWrites revokes the session among writes, which may come before or after.
+// Those that begin now are too late.
+func (h *outage) endAcrossWrites(rng *rand.Rand, m *session.Manager, s *login) {
+	byToken := rng.IntN(2) == 0
+	var ending sync.WaitGroup
+	ending.Go(func() { h.end(m, s, byToken) })
+	h.write(rng, m, s)
+	ending.Wait()
+	h.write(rng, m, s)
+	h.durably(s)
+}
+
 func (h *outage) writeOnce(m *session.Manager, s *login, behind int64, data []byte) {
 	h.mu.Lock()
-	known, end := s.data, s.end
+	known, end, before := s.data, s.end, s.ending
 	h.mu.Unlock()
 	version := max(0, known-behind)
 	next, err := m.SetData(h.t.Context(), s.tenant, s.handle, version, data)
@@ -32,8 +43,12 @@ func (h *outage) writeOnce(m *session.Manager, s *login, behind int64, data []by
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if end != nil && (err == nil || errors.Is(err, session.ErrNotFound)) {
+	answered := err == nil || errors.Is(err, session.ErrNotFound)
+	if end != nil && answered {
 		h.counts["D"]++
+	}
+	if end == nil && answered && (before || s.ending) {
+		h.counts["data across an end"]++
 	}
 	if err != nil {
 		h.refused("data", err, session.ErrNotFound, session.ErrDataVersion)
@@ -41,7 +56,7 @@ func (h *outage) writeOnce(m *session.Manager, s *login, behind int64, data []by
 	}
 	h.counts["data"]++
 	if end != nil {
-		h.violate("D: version %d was written %s after the end", next, time.Since(end.at))
+		h.violate("D: version %d was written %s after the end", next, h.now().Sub(end.at))
 	}
 	if next != version+1 || version < known || s.written[next] {
 		h.violate("D: version %d was written over %d when %d was known, written before: %v", next, version, known, s.written[next])

@@ -21,29 +21,33 @@ type view struct {
 }
 
 func (h *outage) verify(rng *rand.Rand, m *session.Manager, s *login) {
+	h.ask(m, s, session.VerifyRequest{NoTouch: s.quiet || rng.IntN(5) == 0}, rng.IntN(8) == 0)
+}
+
+// ask verifies by the latest token, or by any.
+func (h *outage) ask(m *session.Manager, s *login, req session.VerifyRequest, anyToken bool) {
 	h.mu.Lock()
-	req := session.VerifyRequest{NoTouch: s.quiet || rng.IntN(5) == 0}
 	was := view{
 		token: s.token, wideBegun: s.wideBegun, usedBy: s.usedBy, usedAt: s.usedAt,
 		current: !s.rotating && s.end == nil && !s.ending && s.wide == 0,
 	}
-	if rng.IntN(8) == 0 {
+	if anyToken {
 		for was.token = range s.levels { // any of them
 			break
 		}
 		was.current = was.current && was.token == s.token
 	}
 	if !req.NoTouch {
-		s.usedBy = time.Now()
+		s.usedBy = h.now()
 	}
-	was.start = time.Now()
+	was.start = h.now()
 	h.mu.Unlock()
 
 	v, err := m.Verify(h.t.Context(), s.tenant, was.token, req)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
+	now := h.now()
 	if !req.NoTouch {
 		s.usedBy = now
 	}
@@ -95,12 +99,39 @@ func (h *outage) checkLive(s *login, was view, v session.Verdict, now time.Time)
 	if was.usedAt.Before(h.stopped) { // the durable store may not know of that use
 		return
 	}
-	if now.After(s.expires.Add(-h.Skew)) || now.After(was.usedAt.Add(s.idle-h.Skew)) {
+	if !h.within(s, was.usedAt, now) {
 		return
 	}
 	h.counts["A"]++
 	if !v.Active {
 		h.violate("A: a live session is %q from %s: used %s ago, idle %s, quiet %v", v.Reason, v.Source, now.Sub(was.usedAt), s.idle, s.quiet)
+	}
+}
+
+// within says that neither life of the session is over. A use that is to be written
+// down may be late, or get lost, and the cache may lose it, too: that costs D.
+func (h *outage) within(s *login, usedAt, now time.Time) bool {
+	lost := min(5*time.Minute, s.idle/5)
+	if s.quiet {
+		lost = 0
+	}
+	return now.Before(s.expires.Add(-h.Skew)) && now.Before(usedAt.Add(s.idle-lost-h.Skew))
+}
+
+// checkLimit is I5.
+func (h *outage) checkLimit(u *person) {
+	if u.limit == 0 || u.wide > 0 {
+		return
+	}
+	live, now := 0, h.now()
+	for _, s := range u.logins {
+		if s.end == nil && !s.ending && !s.usedAt.Before(h.stopped) && h.within(s, s.usedAt, now) {
+			live++
+		}
+	}
+	h.counts["I5"]++
+	if live > u.limit {
+		h.violate("I5: %d live sessions of at most %d", live, u.limit)
 	}
 }
 
@@ -133,7 +164,7 @@ func (h *outage) checkActive(s *login, was view, v session.Verdict) {
 func (h *outage) unchecked() (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := []string{"I1", "I2", "I2p", "I3", "I4", "I6", "T", "A", "I2 permissions", "active from cache", "active from store", "propagated", "keep", "rotate", "disable", "data", "D", "R"}
+	all := []string{"I1", "I2", "I2p", "I3", "I4", "I5", "at the limit", "I6", "T", "A", "I2 permissions", "active from cache", "active from store", "propagated", "keep", "rotate", "disable", "data", "D", "data across an end", "R"}
 	for _, f := range h.Faults {
 		all = append(all, "fault "+f.Name)
 	}

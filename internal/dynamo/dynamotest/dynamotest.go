@@ -121,28 +121,46 @@ func (w *Wire) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // note keeps a copy of the request and leaves its body to be sent.
 func (w *Wire) note(r *http.Request) (write bool, refusal string) {
-	raw, err := io.ReadAll(r.Body)
+	request, raw, err := read(r)
 	if err != nil {
 		panic(err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(raw))
-	var body map[string]any
-	if err := json.Unmarshal(raw, &body); err != nil {
-		panic(err)
-	}
-	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.requests = append(w.requests, Request{operation, body})
-	write = operation == "UpdateItem" || operation == "TransactWriteItems"
+	w.requests = append(w.requests, request)
+	write = request.writes()
 	switch {
 	case write && w.refuse > 0:
 		w.refuse--
-		return true, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"made by the test"}`
-	case operation == "TransactWriteItems" && len(w.canceled) > 0:
+		return true, exception("ProvisionedThroughputExceededException")
+	case request.Operation == transact && len(w.canceled) > 0:
 		refusal, w.canceled = cancellation(w.canceled[0]), w.canceled[1:]
 	}
 	return write, refusal
+}
+
+const (
+	update   = "UpdateItem"
+	transact = "TransactWriteItems"
+)
+
+func (r Request) writes() bool { return r.Operation == update || r.Operation == transact }
+
+// read takes the request's body out.
+func read(r *http.Request) (Request, []byte, error) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return Request{}, nil, err
+	}
+	_, operation, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	request := Request{Operation: operation}
+	return request, raw, json.Unmarshal(raw, &request.Body)
+}
+
+// exception is the body of a refusal.
+func exception(name string) string {
+	return `{"__type":"com.amazonaws.dynamodb.v20120810#` + name + `","message":"made by the test"}`
 }
 
 func cancellation(codes []string) string {

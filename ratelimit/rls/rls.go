@@ -1,0 +1,125 @@
+// Package rls decides what a proxy's rate limit request means: it serves
+// envoy.service.ratelimit.v3 over gRPC on the same limiter as the HTTP API.
+//
+// The domain names a policy, the entries of a descriptor are its descriptors, and
+// all descriptors of a request are charged together or not at all. A limit of the
+// policy counts for every descriptor that has its whole key.
+package rls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/ratelimit"
+	"github.com/coordsvc/coordsvc/ratelimit/ratelimithttp"
+)
+
+// Bounds of what one connection may cost.
+const (
+	maxMessage = 2 << 20 // bytes of a request: each descriptor may repeat a header of 60 KB
+	maxHeader  = 32 << 10
+	maxStreams = 1000 // requests in flight on one connection
+
+	pingAfter   = 30 * time.Second // a peer that says nothing is asked whether it lives
+	pingTimeout = 10 * time.Second
+	pingLeast   = 10 * time.Second // a peer that pings more often is cut off
+)
+
+// keys finds the caller's key.
+type keys interface {
+	Authenticate(ctx context.Context, secret string) (auth.Key, error)
+}
+
+// Options of a server; the zero value works.
+type Options struct {
+	Fields  ratelimithttp.Fields                          // the header fields of answers
+	Ready   func() error                                  // what health says; always serving where nil
+	Log     *slog.Logger                                  // nothing is logged where nil
+	Observe func(method, code string, took time.Duration) // told of every answer; no argument holds an id
+	Timeout time.Duration                                 // a request's time, where its deadline is later; 0 = 8 s
+}
+
+// A Server answers rate limit requests, and besides them health and reflection,
+// which need no key.
+type Server struct {
+	rlspb.UnimplementedRateLimitServiceServer
+	Options
+	limits *ratelimit.Limiter
+	keys   keys
+	server *grpc.Server
+	end    func()        // closes ending
+	ending chan struct{} // closed by Shutdown
+}
+
+// New makes a server of a limiter for the callers that have a key with the scope
+// ratelimit:check.
+func New(limits *ratelimit.Limiter, k keys, opts Options) *Server {
+	s := &Server{Options: opts, limits: limits, keys: k, ending: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.ending) })
+	if s.Ready == nil {
+		s.Ready = func() error { return nil }
+	}
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.Observe == nil {
+		s.Observe = func(string, string, time.Duration) {}
+	}
+	if s.Timeout == 0 {
+		s.Timeout = 8 * time.Second
+	}
+	s.server = grpc.NewServer(
+		grpc.UnaryInterceptor(s.edge),
+		grpc.StreamInterceptor(s.stream),
+		grpc.ForceServerCodecV2(newLenient()),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(maxHeader),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(5*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
+	)
+	rlspb.RegisterRateLimitServiceServer(s.server, s)
+	healthpb.RegisterHealthServer(s.server, &health{ready: s.Ready, every: time.Second})
+	reflection.Register(s.server)
+	return s
+}
+
+// Serve answers on the listener until Shutdown.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC: %w", err)
+	}
+	return nil
+}
+
+// Shutdown takes no more requests, lets those in flight finish and ends the streams.
+// What is not done when ctx ends is cut off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.end()
+	done := make(chan struct{})
+	go func() {
+		s.server.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.server.Stop()
+		<-done
+		return ctx.Err()
+	}
+}
