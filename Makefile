@@ -79,6 +79,7 @@ proof-lease: ## run the histories of leases, fences, quotas and records at full 
 	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
 	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./integration/checker | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
 	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m -run '^(TestL9HistoriesOfServices|TestTwoHundredWaitersOnTwoNodes)$$' ./integration | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./quota/... ./lease/... ./idempotency/... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
 	COORD_TEST_REQUIRE=postgres go -C integration/sqlfence test -v -count=1 ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(postgres\)#\1#g'; \
 	cd bench && go run . -compare-locks; \
 	} | tee docs/evidence/lease.txt
