@@ -18,6 +18,10 @@ RACE     := $(if $(CC_FOUND),-race)
 # TF_CLI_CONFIG_FILE that points nowhere makes terraform complain.
 TERRAFORM := $(if $(wildcard $(TF_CLI_CONFIG_FILE)),,env -u TF_CLI_CONFIG_FILE )terraform
 
+# What evidence begins with, and what takes the machine's paths out of it.
+THIS_COMMIT   := echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"
+WITHOUT_PATHS := grep -v '^=== ' | sed 's!/[^ ,"]*/\(dynoxide\|redis-server\|prometheus\|envoy\|postgres\|m_test.go\)!\1!g'
+
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -45,24 +49,24 @@ test-all: ## run the tests on every engine; a skipped test fails the run
 .PHONY: proof
 proof: ## run the tests at full counts and write docs/evidence/tests.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis,prometheus,envoy go test -v -count=1 -timeout 45m $(RACE) ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|prometheus\|envoy\|m_test.go\)#\1#g'; \
+	@{ $(THIS_COMMIT); \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis,prometheus,envoy go test -v -count=1 -timeout 45m $(RACE) ./... | $(WITHOUT_PATHS); \
 	} | tee docs/evidence/tests.txt
 
 .PHONY: proof-session
 proof-session: ## run the histories of cached sessions, and their mutants, at full counts and write docs/evidence/session.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	@{ $(THIS_COMMIT); \
 	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis; \
 	go test -v -count=1 -timeout 45m ./session/redissession -rapid.checks=2000; \
 	go test -v -count=1 -timeout 10m ./session/dynamosession -run 'S14S34'; \
 	go test -v -count=1 -timeout 10m ./integration -run 'TestVerifyCosts|TestS38NoSecretIsKept|TestAnotherRouteKey|TestNodesWithoutTheSameRedis|TestStaleGrace|TestSessionsThrough'; \
-	} | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g' | tee docs/evidence/session.txt
+	} | $(WITHOUT_PATHS) | tee docs/evidence/session.txt
 
 .PHONY: proof-ratelimit
 proof-ratelimit: ## run the faults of rate limits at full counts and write docs/evidence/ratelimit.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
+	@{ $(THIS_COMMIT); \
 	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis; \
 	go test -v -count=1 -timeout 10m ./integration -parallel 1 -run 'TestTwoServicesShareOneBucket|ThroughAHierarchy|LimitsApart|LimitsThrough'; \
 	go test -v -count=1 -timeout 10m ./ratelimit ./ratelimit/redislimit -rapid.checks=1000; \
@@ -71,16 +75,16 @@ proof-ratelimit: ## run the faults of rate limits at full counts and write docs/
 	go test -v -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime 30s "$${target%:*}" | tail -n 3; done; \
 	for target in FuzzScript FuzzScriptArguments; do \
 	go test -v -run '^$$' -fuzz "^$$target$$" -fuzztime 60s ./ratelimit/redislimit | tail -n 12; done; \
-	} | grep -v -e '^=== ' -e 'PASS: Fuzz.*/seed#' | sed 's#/[^ ,"]*/\(dynoxide\|redis-server\|m_test.go\)#\1#g' | tee docs/evidence/ratelimit.txt
+	} | $(WITHOUT_PATHS) | grep -v 'PASS: Fuzz.*/seed#' | tee docs/evidence/ratelimit.txt
 
 .PHONY: proof-lease
 proof-lease: ## run the histories of leases, fences, quotas and records at full counts, and the mutants, and write docs/evidence/lease.txt
 	@mkdir -p docs/evidence
-	@{ echo "commit $$(git rev-parse HEAD)$$(git diff --quiet HEAD -- . ':!docs/evidence' || echo ' with changes'), $$(go version), $$(nproc) cores"; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./integration/checker | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m -run '^(TestL9HistoriesOfServices|TestTwoHundredWaitersOnTwoNodes)$$' ./integration | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
-	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./quota/... ./lease/... ./idempotency/... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(dynoxide\|m_test.go\)#\1#g'; \
-	COORD_TEST_REQUIRE=postgres go -C integration/sqlfence test -v -count=1 ./... | grep -v '^=== ' | sed 's#/[^ ,"]*/\(postgres\)#\1#g'; \
+	@{ $(THIS_COMMIT); \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./integration/checker | $(WITHOUT_PATHS); \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m -run '^(TestL9HistoriesOfServices|TestTwoHundredWaitersOnTwoNodes)$$' ./integration | $(WITHOUT_PATHS); \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb go test -v -count=1 -timeout 30m ./quota/... ./lease/... ./idempotency/... | $(WITHOUT_PATHS); \
+	COORD_TEST_REQUIRE=postgres go -C integration/sqlfence test -v -count=1 ./... | $(WITHOUT_PATHS); \
 	cd bench && go run . -compare-locks; \
 	} | tee docs/evidence/lease.txt
 
