@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -52,29 +53,45 @@ func Decode(body []byte, into any) error {
 	if !utf8.Valid(body) {
 		return &DecodeError{Reason: "the body is not valid UTF-8"}
 	}
-	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true), json.WithUnmarshalers(strict))
+	if quickly(body, into) {
+		return nil
+	}
+	err := json.Unmarshal(body, into, optionsFor(body))
 	if err != nil {
 		return describe(err)
 	}
 	return nil
 }
 
-var strict = json.JoinUnmarshalers(
-	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, raw *stdjson.RawMessage) error {
+var (
+	free = json.UnmarshalFromFunc(func(dec *jsontext.Decoder, raw *stdjson.RawMessage) error {
 		value, err := dec.ReadValue()
 		if err != nil {
 			return err
 		}
 		*raw = append((*raw)[:0], value...)
 		return checkRaw(value)
-	}),
-	json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ any) error {
+	})
+	notNull = json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ any) error {
 		if dec.PeekKind() == 'n' {
 			return errNull
 		}
 		return errors.ErrUnsupported // go on as if this function were not there
-	}),
+	})
+
+	known    = json.RejectUnknownMembers(true)
+	nullless = json.JoinOptions(known, json.WithUnmarshalers(free))
+	strict   = json.JoinOptions(known, json.WithUnmarshalers(json.JoinUnmarshalers(free, notNull)))
 )
+
+// optionsFor has nulls looked for, which costs a call for every value, only where there
+// may be one.
+func optionsFor(body []byte) json.Options {
+	if bytes.Contains(body, []byte("null")) {
+		return strict
+	}
+	return nullless
+}
 
 // checkRaw refuses what a later reader of the value would trip over.
 func checkRaw(value jsontext.Value) error {

@@ -42,16 +42,20 @@ func (e Algorithm) Valid() bool {
 
 // Defines values for DecisionSource.
 const (
+	SourceDenyCache  DecisionSource = "deny_cache"
 	SourceFailClosed DecisionSource = "fail_closed"
 	SourceFailOpen   DecisionSource = "fail_open"
 	SourceLocal      DecisionSource = "local"
 	SourceMemory     DecisionSource = "memory"
 	SourceRedis      DecisionSource = "redis"
+	SourceTokenLease DecisionSource = "token_lease"
 )
 
 // Valid indicates whether the value is a known member of the DecisionSource enum.
 func (e DecisionSource) Valid() bool {
 	switch e {
+	case SourceDenyCache:
+		return true
 	case SourceFailClosed:
 		return true
 	case SourceFailOpen:
@@ -61,6 +65,8 @@ func (e DecisionSource) Valid() bool {
 	case SourceMemory:
 		return true
 	case SourceRedis:
+		return true
+	case SourceTokenLease:
 		return true
 	default:
 		return false
@@ -163,6 +169,24 @@ func (e KeyTypeDurability) Valid() bool {
 	case DurableFenced:
 		return true
 	case Ephemeral:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Mode.
+const (
+	ModeExact  Mode = "exact"
+	ModeLeased Mode = "leased"
+)
+
+// Valid indicates whether the value is a known member of the Mode enum.
+func (e Mode) Valid() bool {
+	switch e {
+	case ModeExact:
+		return true
+	case ModeLeased:
 		return true
 	default:
 		return false
@@ -778,7 +802,7 @@ type CreatedSession struct {
 	Token SessionToken `json:"token"`
 }
 
-// DecisionSource What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
+// DecisionSource What decided: `memory` is this process alone, `redis` is shared, and `deny_cache` is what this process remembers of a refusal by `redis`, for at most 5 s; its `limits` are only those that refused; `token_lease` is a batch of units that this process took from `redis` before, or that it did not get. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 type DecisionSource string
 
 // DegradedReason Why the store did not decide: `timeout`, `breaker_open`, `unreachable`, `connection_lost`, or Redis' own word such as `readonly`, `loading`, `clusterdown`.
@@ -1085,6 +1109,9 @@ type Limit struct {
 	// Rate `count` units every `per_ms` milliseconds.
 	Rate *Rate `json:"rate,omitempty"`
 
+	// Shards Into how many buckets each of the limit's is split, with a part each of the rate and of the burst; missing where it is whole.
+	Shards int `json:"shards,omitempty"`
+
 	// SlotTTLMS Concurrency: until a slot comes back by itself.
 	SlotTTLMS int64 `json:"slot_ttl_ms,omitempty"`
 
@@ -1103,7 +1130,7 @@ type LimitState struct {
 	// Name Example: user
 	Name string `json:"name"`
 
-	// Remaining Whole units left.
+	// Remaining Whole units left; of a limit with shards, if the others are as the one that was asked.
 	Remaining int64 `json:"remaining"`
 
 	// ResetMS Until the limit is full again, rounded up.
@@ -1170,6 +1197,9 @@ type Mark struct {
 	Sequence int64 `json:"sequence"`
 }
 
+// Mode Where requests are decided: each in the store, or on the nodes by units that they take from it in batches.
+type Mode string
+
 // Override Other numbers for the requests that match. The limit's own hold where one is missing.
 type Override struct {
 	// Burst Token bucket and GCRA: units that pass at once from full.
@@ -1215,6 +1245,12 @@ type Policy struct {
 	// EnforceFrom With stage warn: the date that is announced.
 	EnforceFrom string  `json:"enforce_from,omitempty"`
 	Limits      []Limit `json:"limits"`
+
+	// MaxOvershoot With mode leased: how many units all nodes hold together at most of each limit, and by how much more than it says may have passed at any time.
+	MaxOvershoot int64 `json:"max_overshoot,omitempty"`
+
+	// Mode Where requests are decided: each in the store, or on the nodes by units that they take from it in batches.
+	Mode Mode `json:"mode"`
 
 	// Name Example: default
 	Name  string `json:"name"`
@@ -1457,6 +1493,9 @@ type RateLimitDecision struct {
 	Limiting string       `json:"limiting,omitempty"`
 	Limits   []LimitState `json:"limits"`
 
+	// MaxOvershoot With source `token_lease`: how many units more than its limits say the policy may have let pass at any time, on all nodes together. Then the states of `limits` are those of when the batch was taken, with what this node has left of it.
+	MaxOvershoot int64 `json:"max_overshoot,omitempty"`
+
 	// Policy Example: default
 	Policy string `json:"policy"`
 
@@ -1466,7 +1505,7 @@ type RateLimitDecision struct {
 	// SlotID With a limit of slots: what to release in the end; missing where refused.
 	SlotID string `json:"slot_id,omitempty"`
 
-	// Source What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
+	// Source What decided: `memory` is this process alone, `redis` is shared, and `deny_cache` is what this process remembers of a refusal by `redis`, for at most 5 s; its `limits` are only those that refused; `token_lease` is a batch of units that this process took from `redis` before, or that it did not get. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 	Source DecisionSource `json:"source"`
 
 	// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
@@ -1494,6 +1533,9 @@ type RateLimitProblem struct {
 	Limiting string       `json:"limiting,omitempty"`
 	Limits   []LimitState `json:"limits"`
 
+	// MaxOvershoot With source `token_lease`: how many units more than its limits say the policy may have let pass at any time, on all nodes together. Then the states of `limits` are those of when the batch was taken, with what this node has left of it.
+	MaxOvershoot int64 `json:"max_overshoot,omitempty"`
+
 	// Policy Example: default
 	Policy string `json:"policy"`
 
@@ -1509,7 +1551,7 @@ type RateLimitProblem struct {
 	// SlotID With a limit of slots: what to release in the end; missing where refused.
 	SlotID string `json:"slot_id,omitempty"`
 
-	// Source What decided: `memory` is this process alone, `redis` is shared. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
+	// Source What decided: `memory` is this process alone, `redis` is shared, and `deny_cache` is what this process remembers of a refusal by `redis`, for at most 5 s; its `limits` are only those that refused; `token_lease` is a batch of units that this process took from `redis` before, or that it did not get. Degraded, it is the policy's posture: `local` its own rate on this node, `fail_open` and `fail_closed` nobody.
 	Source DecisionSource `json:"source"`
 
 	// Stage How far a policy is rolled out: whose refusals count. Where one does not, the request passes and takes nothing.
@@ -1839,6 +1881,62 @@ type TenantLoggedOut struct {
 	EffectiveBy Instant `json:"effective_by"`
 }
 
+// TokenLease A batch of units, or why there is none.
+type TokenLease struct {
+	// Granted Units that were taken, and may be spent. At most what was wanted.
+	Granted int64 `json:"granted"`
+
+	// MaxOvershoot How many units all nodes and callers hold together at most, and by how much more than a limit says may have passed at any time.
+	MaxOvershoot int64 `json:"max_overshoot"`
+
+	// RetryAfterMS Where nothing is granted: until a unit is there, rounded up. 0 also where no batch is to be had but checks may pass.
+	RetryAfterMS int64 `json:"retry_after_ms"`
+
+	// ValidForMS For how long they, and what the holder had left, may be spent, from when the request was sent; 0 where nothing is granted.
+	ValidForMS int64 `json:"valid_for_ms"`
+}
+
+// TokenLeaseRequest Asks for a batch of units.
+type TokenLeaseRequest struct {
+	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+	//
+	// Example: {"tenant":"shop-1","user":"user-42"}
+	Descriptors Descriptors `json:"descriptors"`
+
+	// Held What the holder, who is named then, has left of earlier batches, and may spend for as long as this one where something is granted.
+	Held *int64 `json:"held,omitempty"`
+
+	// Holder Names the caller's batches of these descriptors, one at a time: this one takes the place of those before, of which `held` is left. Another process, and one that does not know whether an earlier request got through, must have another name. Without it every batch counts as held until it expires.
+	Holder *ID `json:"holder,omitempty"`
+
+	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Policy ID `json:"policy"`
+
+	// Want Units to take besides those that are held.
+	Want int64 `json:"want"`
+}
+
+// TokenLeaseReturn Puts units of a batch back.
+type TokenLeaseReturn struct {
+	// Descriptors The caller's own words for who is asking, names and values being ids: every descriptor named in a key of the policy must be there.
+	//
+	// Example: {"tenant":"shop-1","user":"user-42"}
+	Descriptors Descriptors `json:"descriptors"`
+
+	// Holder Whose batches end with it. Without it others may hold as many more only once the batch has expired.
+	Holder *ID `json:"holder,omitempty"`
+
+	// Policy 1 to 256 bytes of UTF-8 without control characters, neither `.` nor `..`, compared byte for byte.
+	//
+	// Example: user-42
+	Policy ID `json:"policy"`
+
+	// Unspent Units that were granted and not spent, and will not be.
+	Unspent int64 `json:"unspent"`
+}
+
 // Units 1 to 2^53 − 1.
 //
 // Example: 100
@@ -2138,6 +2236,12 @@ type ResetRateLimitParams struct {
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
+// ReturnTokensParams defines parameters for ReturnTokens.
+type ReturnTokensParams struct {
+	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // CreateSessionParams defines parameters for CreateSession.
 type CreateSessionParams struct {
 	// IdempotencyKey Names the request: its repetition gets the first answer again. 1 to 256 bytes without control characters.
@@ -2278,6 +2382,12 @@ type ReleaseRateLimitJSONRequestBody = RateLimitRelease
 
 // ResetRateLimitJSONRequestBody defines body for ResetRateLimit for application/json ContentType.
 type ResetRateLimitJSONRequestBody = RateLimitReset
+
+// LeaseTokensJSONRequestBody defines body for LeaseTokens for application/json ContentType.
+type LeaseTokensJSONRequestBody = TokenLeaseRequest
+
+// ReturnTokensJSONRequestBody defines body for ReturnTokens for application/json ContentType.
+type ReturnTokensJSONRequestBody = TokenLeaseReturn
 
 // CreateSessionJSONRequestBody defines body for CreateSession for application/json ContentType.
 type CreateSessionJSONRequestBody = CreateSession

@@ -49,6 +49,7 @@ func TestInForceWithRedis(t *testing.T) {
 		{keytype.Session, keytype.Mode{Redis: true}, false}, // an embedded node caches no sessions
 		{keytype.StoreMarker, keytype.Mode{Redis: true}, true},
 		{keytype.StoreMarker, keytype.Mode{DynamoDB: true}, false},
+		{keytype.DenyCache, keytype.Mode{Redis: true}, false}, // it is memory
 		{keytype.AdvisoryLock, keytype.Mode{DynamoDB: true, Redis: true}, true},
 		{keytype.AdvisoryLock, keytype.Mode{Redis: true}, true},
 		{keytype.AdvisoryLock, keytype.Mode{}, false},
@@ -60,6 +61,9 @@ func TestInForceWithRedis(t *testing.T) {
 	}
 	if m := (keytype.Mode{}); m.Available(keytype.StoreMarker) || !m.Available(keytype.AdvisoryLock) {
 		t.Error("a marker without a Redis, or no advisory lock in one process")
+	}
+	if m := (keytype.Mode{}); m.Available(keytype.DenyCache) || m.InForce(keytype.DenyCache).Store != "none" {
+		t.Error("refusals are remembered of a store that is this process itself")
 	}
 	if m := (keytype.Mode{DynamoDB: true}); m.Available(keytype.AdvisoryLock) {
 		t.Error("an advisory lock that each node grants for itself")

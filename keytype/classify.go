@@ -33,6 +33,9 @@ func OfRedisKey(prefix, key string) (*Type, bool) {
 	}
 	if _, rest, tagged := strings.Cut(key, "}"); tagged && strings.HasPrefix(key, "{") {
 		name, _, _ := strings.Cut(rest, ":")
+		if t, hidden := byMark(name); hidden {
+			return t, true
+		}
 		return ByName(name)
 	}
 	for _, t := range registry {

@@ -53,10 +53,21 @@ func TestOfRedisKey(t *testing.T) {
 		if got, ok := OfRedisKey("p:", key); !ok || got != kind {
 			t.Errorf("%s is %v, want %s", key, got, kind.Name)
 		}
+		if kind.Mark == "" {
+			continue
+		}
+		if hidden := NewVeil(make([]byte, 32)).Tagged(kind, "p:", "tag", "key"); !isOf(hidden, kind) {
+			t.Errorf("%s is not of %s", hidden, kind.Name)
+		}
 	}
 	for _, key := range []string{"", "p:", "p:x", "p:{tag}unknown:1:a", "p:cs:{t", "p:cs:{t}:x:y", "other", "q:store_marker"} {
 		if got, ok := OfRedisKey("p:", key); ok {
 			t.Errorf("%q is of %s", key, got.Name)
 		}
 	}
+}
+
+func isOf(key string, kind *Type) bool {
+	got, ok := OfRedisKey("p:", key)
+	return ok && got == kind
 }

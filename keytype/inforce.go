@@ -23,7 +23,7 @@ type Mode struct {
 // Available reports whether the type can be used in this mode.
 func (m Mode) Available(t *Type) bool {
 	switch t {
-	case StoreMarker:
+	case StoreMarker, DenyCache:
 		return m.Redis
 	case AdvisoryLock: // nodes that share tables would each grant it
 		return m.Redis || !m.DynamoDB
@@ -36,7 +36,9 @@ func (m Mode) InForce(t *Type) InForce {
 	switch {
 	case t == StoreMarker && m.Redis:
 		return InForce{Store: "redis", Durability: "ephemeral", Note: "renewed by every node"}
-	case t == StoreMarker:
+	case t == DenyCache && m.Redis:
+		return InForce{Store: "memory", Durability: "ephemeral, per process", Note: "what Redis refused, for at most 5 s"}
+	case t == StoreMarker, t == DenyCache:
 		return InForce{Store: "none", Durability: "none", Note: "there is no Redis"}
 	case t == AdvisoryLock && m.Redis:
 		return InForce{Store: "redis", Durability: "ephemeral, shared by all nodes on this Redis", Note: "may be granted twice; while Redis fails, refused"}

@@ -40,6 +40,7 @@ type Type struct {
 	Partition      string   // where the table has a sort key: what the partition key begins with, before the first part
 	Sort           string   // and what the sort key begins with, before the second part if there is one
 	Within         *Type    // the type whose DynamoDB item it shares, nil where it has its own
+	Mark           string   // its name in a key in Redis that a Veil hides, empty where there are none
 	Cache          string   // its key in Redis where it is cached there, a %s for each part; parts in braces choose the slot
 }
 
@@ -129,11 +130,8 @@ func ByTable(prefix, table string) (*Type, bool) {
 func All() []*Type { return slices.Clone(registry) }
 
 func join(parts []string) string {
-	n := 0
-	for _, p := range parts {
-		n += len(p) + 4
-	}
-	b := make([]byte, 0, n)
+	var room [256]byte // on the stack; a longer key gets its own
+	b := room[:0]
 	for _, p := range parts {
 		b = strconv.AppendInt(b, int64(len(p)), 10)
 		b = append(b, ':')

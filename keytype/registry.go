@@ -40,7 +40,7 @@ var (
 		OnStoreFailure: "per policy: fail_open, fail_closed, or local: a rate of its own on each node",
 		IfLost:         "one fresh burst",
 		TTL:            "the time until the bucket is full again, rounded up",
-		Parts:          []string{"tenant", "policy", "limit", "counter", "descriptors"},
+		Parts:          []string{"tenant", "policy", "limit", "counter", "descriptors"}, Mark: "b",
 	}
 	ConcurrencySlot = &Type{
 		Name: "concurrency_slot", Owner: "ratelimit", Store: "redis", Durability: Ephemeral,
@@ -48,7 +48,7 @@ var (
 		OnStoreFailure: "per policy: fail_open, fail_closed, or local: a rate of its own on each node",
 		IfLost:         "as many again may run at once until the earlier ones end",
 		TTL:            "until the last slot expires, rounded up",
-		Parts:          []string{"tenant", "policy", "limit", "descriptors"},
+		Parts:          []string{"tenant", "policy", "limit", "descriptors"}, Mark: "c",
 	}
 	ChargeRequest = &Type{
 		Name: "charge_request", Owner: "ratelimit", Store: "redis", Durability: Ephemeral,
@@ -56,7 +56,27 @@ var (
 		OnStoreFailure: "per policy: fail_open, fail_closed, or local: a rate of its own on each node",
 		IfLost:         "a retry may charge twice",
 		TTL:            "10 minutes after the request",
-		Parts:          []string{"tenant", "operation", "content", "request_id"},
+		Parts:          []string{"tenant", "operation", "content", "request_id"}, Mark: "r",
+	}
+	// DenyCache holds refusals of buckets, under their keys.
+	DenyCache = &Type{
+		Name: "deny_cache", Owner: "ratelimit", Store: "memory", Durability: Ephemeral,
+		Consistency:    "at most 5 s behind a refund or reset on another node",
+		OnStoreFailure: "none: it is this process's memory",
+		IfLost:         "one more call of the store",
+		TTL:            "until the refused cost would pass, at most 5 s",
+		Parts:          []string{"tenant", "policy", "limit", "counter", "descriptors"},
+	}
+	// TokenLease says of one bucket who holds units that were taken from it and not yet
+	// spent: no more than the policy lets all nodes hold together. The units themselves
+	// are in the nodes' memory.
+	TokenLease = &Type{
+		Name: "token_lease", Owner: "ratelimit", Store: "redis", Durability: Ephemeral,
+		Consistency:    "linearizable per key; a limit over-admits by at most what all nodes hold, and that is the policy's max_overshoot",
+		OnStoreFailure: "what a node holds is spent until it expires, within 1 s; then per policy: fail_open, fail_closed, or local",
+		IfLost:         "nodes may take as many again while they still hold the earlier ones, for at most 1 s",
+		TTL:            "until the last batch cannot be spent any more, at most 1.25 s",
+		Parts:          []string{"tenant", "policy", "limit", "descriptors"}, Mark: "l",
 	}
 	// AdvisoryLock lives in memory only where one process is all there is.
 	AdvisoryLock = &Type{
@@ -177,4 +197,4 @@ var (
 	}
 )
 
-var registry = []*Type{Session, UserEpoch, TenantEpoch, SessionData, RateBucket, ConcurrencySlot, ChargeRequest, AdvisoryLock, Lease, Fence, FenceFloor, ProtectedRecord, Quota, QuotaReservation, QuotaDue, QuotaReceipt, Idempotency, APIKey, AuditEvent, StoreMarker, Deployment}
+var registry = []*Type{Session, UserEpoch, TenantEpoch, SessionData, RateBucket, ConcurrencySlot, ChargeRequest, TokenLease, DenyCache, AdvisoryLock, Lease, Fence, FenceFloor, ProtectedRecord, Quota, QuotaReservation, QuotaDue, QuotaReceipt, Idempotency, APIKey, AuditEvent, StoreMarker, Deployment}

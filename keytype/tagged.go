@@ -3,24 +3,40 @@ package keytype
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"slices"
 	"strings"
 )
 
 const (
-	tagSize = 9  // bytes of a tag's hash, of which a wrong meeting costs a slot, no answer
-	keySize = 16 // bytes of a hidden key's
+	tagSize  = 9  // bytes of a tag's hash, of which a wrong meeting costs a slot, no answer
+	hideSize = 16 // bytes of a hidden value's
+	steered  = 3  // characters that a store may put behind a tag's hash to choose the slot
+
+	// Of a key that a Veil hides, where each byte counts.
+	hiddenTagSize = 4
+	hiddenKeySize = 12 // 96 bits: of 10^9 keys two meet with a chance of 1 in 10^11
 )
 
 // Tagged is what a stored key is called in Redis: the prefix, a hash tag, and the
 // type's name before the key itself. Keys of one tag share a slot of a Cluster;
 // the tag may be any text and stands there as a hash.
 func (t *Type) Tagged(prefix, tag, key string) string {
-	sum := sha256.Sum256([]byte(tag))
+	var room [256]byte
+	sum := sha256.Sum256(append(room[:0], tag...))
 	return t.tagged(prefix, sum[:], key)
 }
 
 func (t *Type) tagged(prefix string, tag []byte, key string) string {
-	return prefix + "{" + base64.RawURLEncoding.EncodeToString(tag[:tagSize]) + "}" + t.Name + ":" + key
+	var room [256]byte // on the stack; a longer name gets its own
+	name := appendTagged(room[:0], prefix, tag[:tagSize], t.Name)
+	return string(append(name, key...))
+}
+
+// appendTagged writes what stands before the key itself.
+func appendTagged(name []byte, prefix string, tag []byte, kind string) []byte {
+	name = append(append(name, prefix...), '{')
+	name = base64.RawURLEncoding.AppendEncode(name, tag)
+	return append(append(append(name, '}'), kind...), ':')
 }
 
 // A Veil hides what keys in Redis are made of, users' ids among it: they and their
@@ -46,16 +62,18 @@ func NewVeil(secret []byte) *Veil {
 	return v
 }
 
-// Tagged is [Type.Tagged], but for the key, of which 22 characters are left.
+// Tagged is [Type.Tagged], but short: it has the type's Mark, and of the key 16 characters.
 func (v *Veil) Tagged(t *Type, prefix, tag, key string) string {
 	hidden, of := v.sum("key", key), v.sum("tag", tag)
-	return t.tagged(prefix, of[:], base64.RawURLEncoding.EncodeToString(hidden[:keySize]))
+	var room [256]byte
+	name := appendTagged(room[:0], prefix, of[:hiddenTagSize], t.Mark)
+	return string(base64.RawURLEncoding.AppendEncode(name, hidden[:hiddenKeySize]))
 }
 
 // Hide is a hash of 22 characters, of a value that stands in Redis.
 func (v *Veil) Hide(text string) string {
 	hidden := v.sum("val", text)
-	return base64.RawURLEncoding.EncodeToString(hidden[:keySize])
+	return base64.RawURLEncoding.EncodeToString(hidden[:hideSize])
 }
 
 // sum is the HMAC, which package crypto/hmac computes at several times the cost of so
@@ -73,13 +91,29 @@ func SplitTagged(prefix, stored string) (t *Type, parts []string, ok bool) {
 	rest, found := strings.CutPrefix(stored, prefix+"{")
 	tag, rest, closed := strings.Cut(rest, "}")
 	name, key, named := strings.Cut(rest, ":")
-	t, known := ByName(name)
-	if !found || !closed || !named || !known || len(tag) != base64.RawURLEncoding.EncodedLen(tagSize) {
+	if !found || !closed || !named {
 		return nil, nil, false
 	}
-	if raw, err := base64.RawURLEncoding.Strict().DecodeString(key); err == nil && len(raw) == keySize {
-		return t, nil, true
+	size := func(hash int) bool {
+		n := base64.RawURLEncoding.EncodedLen(hash)
+		return len(tag) == n || len(tag) == n+steered
 	}
-	parts, ok = t.Split(key)
-	return t, parts, ok
+	if t, known := byMark(name); known && size(hiddenTagSize) {
+		raw, err := base64.RawURLEncoding.Strict().DecodeString(key)
+		return t, nil, err == nil && len(raw) == hiddenKeySize
+	}
+	if t, ok = ByName(name); ok && size(tagSize) {
+		parts, ok = t.Split(key)
+		return t, parts, ok
+	}
+	return nil, nil, false
+}
+
+// byMark finds the type of a hidden key.
+func byMark(mark string) (*Type, bool) {
+	i := slices.IndexFunc(registry, func(t *Type) bool { return t.Mark != "" && t.Mark == mark })
+	if i < 0 {
+		return nil, false
+	}
+	return registry[i], true
 }

@@ -49,29 +49,41 @@ func TestVeil(t *testing.T) {
 	}
 	slot := keytype.ConcurrencySlot
 	ann := name(veil, slot, "tag", "ann")
-	if ann != name(again, slot, "tag", "ann") || len(ann) != len("one:{123456789012}concurrency_slot:1234567890123456789012") {
+	if ann != name(again, slot, "tag", "ann") || len(ann) != len("one:{123456}c:1234567890123456") {
 		t.Errorf("%q is of another form, or another elsewhere", ann)
 	}
 	kind, parts, ok := keytype.SplitTagged("one:", ann)
 	if !ok || kind != slot || parts != nil {
 		t.Errorf("got %v %q, %t", kind, parts, ok)
 	}
-	if bob := name(veil, slot, "tag", strings.Repeat("bob", 1000)); len(bob) != len(ann) || bob == ann || bob[:20] != ann[:20] {
+	if bob := name(veil, slot, "tag", strings.Repeat("bob", 1000)); len(bob) != len(ann) || bob == ann || bob[:14] != ann[:14] {
 		t.Errorf("%q and %q", ann, bob)
 	}
-	if moved := name(veil, slot, "tug", "ann"); moved[:17] == ann[:17] || moved[17:] != ann[17:] {
+	if moved := name(veil, slot, "tug", "ann"); moved[:11] == ann[:11] || moved[11:] != ann[11:] {
 		t.Errorf("another tag: %q and %q", ann, moved)
 	}
-	if foreign := name(other, slot, "tag", "ann"); foreign[:17] == ann[:17] || foreign[17:] == ann[17:] {
+	if foreign := name(other, slot, "tag", "ann"); foreign[:11] == ann[:11] || foreign[14:] == ann[14:] {
 		t.Errorf("another secret: %q and %q", ann, foreign)
 	}
-	if plain := slot.Tagged("one:", "tag", "k"); plain[:17] == ann[:17] {
+	if plain := slot.Tagged("one:", "tag", "k"); plain[:11] == ann[:11] {
 		t.Errorf("the tag of %q is no secret", ann)
+	}
+	marks := map[string]bool{}
+	for _, kind := range keytype.All() {
+		if marks[kind.Mark] {
+			t.Errorf("another type than %s has its mark", kind.Name)
+		}
+		if marks[kind.Mark] = kind.Mark != ""; !marks[kind.Mark] {
+			continue
+		}
+		if got, _, ok := keytype.SplitTagged("", veil.Tagged(kind, "", "tag", "key")); !ok || got != kind {
+			t.Errorf("a hidden %s is taken for a %v", kind.Name, got)
+		}
 	}
 	if _, _, ok := keytype.SplitTagged("one:", ann[:len(ann)-1]); ok {
 		t.Error("a key that is cut short is taken for ours")
 	}
-	if hidden := veil.Hide("ann"); len(hidden) != 22 || hidden != again.Hide("ann") || hidden == veil.Hide("bob") || hidden == other.Hide("ann") || strings.HasSuffix(veil.Tagged(slot, "", "", "ann"), hidden) {
+	if hidden := veil.Hide("ann"); len(hidden) != 22 || hidden != again.Hide("ann") || hidden == veil.Hide("bob") || hidden == other.Hide("ann") || strings.HasSuffix(veil.Tagged(slot, "", "", "ann"), hidden[:16]) {
 		t.Errorf("a hidden value is %q", hidden)
 	}
 	for _, size := range []int{1, 16, 32, 64, 65, 200} {

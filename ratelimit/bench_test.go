@@ -10,7 +10,8 @@ import (
 func BenchmarkCheck(b *testing.B) {
 	run := func(name string, policy ratelimit.Policy) {
 		b.Run(name, func(b *testing.B) {
-			limits, err := ratelimit.New(ratelimit.NewLocal(openMemory(b)), []ratelimit.Policy{policy}, ratelimit.Options{})
+			opts := ratelimit.Options{DenyCache: name == "refused from memory"}
+			limits, err := ratelimit.New(ratelimit.NewLocal(openMemory(b)), []ratelimit.Policy{policy}, opts)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -25,6 +26,7 @@ func BenchmarkCheck(b *testing.B) {
 	}
 	run("allowed", policy(limit("l", 1_000_000_000, time.Second, 1_000_000_000)))
 	run("refused", policy(limit("l", 1, 24*time.Hour, 1)))
+	run("refused from memory", policy(limit("l", 1, 24*time.Hour, 1)))
 	run("four limits", policy(
 		limit("a", 1_000_000_000, time.Second, 1_000_000_000), limit("b", 1_000_000_000, time.Second, 1_000_000_000),
 		limit("c", 1_000_000_000, time.Second, 1_000_000_000), limit("d", 1_000_000_000, time.Second, 1_000_000_000),

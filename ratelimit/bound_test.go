@@ -202,7 +202,7 @@ func FuzzPacked(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, packed []byte, pick byte, count, per, now, cost int64) {
 		rule := Rule{Algorithm: algorithms[int(pick)%len(algorithms)], Count: count, Per: per, Burst: count}
-		if count < 1 || count > MaxEntries || per < 1000 || per > maxPer.Microseconds() || now < 0 || now > 1<<53 || cost < 1 || cost > count || rule.slowerThan(maxRefill) {
+		if count < 1 || count > MaxEntries || per < 1000 || per > maxPer.Microseconds() || now < 0 || now > 1<<53 || cost < 1 || cost > count || rule.tooSlow() {
 			t.Skip()
 		}
 		in := func(state State, v Verdict, err error) {

@@ -19,6 +19,7 @@ type breaker struct {
 	mu     sync.Mutex
 	open   bool
 	inARow int
+	last   error // what the last failure shared with others, nil where with none
 	slices [breakerSlices]struct {
 		at               int64 // which tenth of a second since the start
 		failed, finished int
@@ -56,16 +57,18 @@ func (b *breaker) answered(failed bool) (opened bool) {
 }
 
 // ended counts how a call went in the end, waited for or not, and reports whether this
-// one opened the breaker.
-func (b *breaker) ended(failed bool) (opened bool) {
+// one opened the breaker. Failures with the same together, not nil, count once.
+func (b *breaker) ended(failed bool, together error) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open {
 		return false
 	}
-	b.inARow++
-	if !failed {
-		b.inARow = 0
+	switch {
+	case !failed:
+		b.inARow, b.last = 0, nil
+	case together == nil || together != b.last: //nolint:errorlint // the very one
+		b.inARow, b.last = b.inARow+1, together
 	}
 	b.open = b.inARow >= breakerInARow
 	return b.open
@@ -86,6 +89,6 @@ func (b *breaker) halfFailed(at int64) bool {
 func (b *breaker) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.open, b.inARow = false, 0
+	b.open, b.inARow, b.last = false, 0, nil
 	clear(b.slices[:])
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/ratelimit/tokenlease"
 )
 
 // Bounds of a policy. They keep every number of the arithmetic within 53 bits.
@@ -50,6 +51,8 @@ func (p Policy) mistakes() (wrong mistakes) {
 	p.checkStage(&wrong)
 	p.checkLocal(&wrong)
 	p.checkSlot(&wrong)
+	p.checkMode(&wrong)
+	p.checkShards(&wrong)
 	if len(p.Limits) == 0 {
 		wrong.add(errors.New("has no limit"))
 	}
@@ -103,6 +106,31 @@ func (p Policy) checkSlot(wrong *mistakes) {
 	}
 }
 
+// checkMode refuses what cannot be leased. What shapes says to each request when its turn
+// is, and a slot is one request's own. A batch is taken in one step, so all limits lie in one slot.
+func (p Policy) checkMode(wrong *mistakes) {
+	switch p.Mode {
+	case "", Exact:
+		if p.MaxOvershoot != 0 {
+			wrong.add(fmt.Errorf("max_overshoot belongs to mode %s", Leased))
+		}
+		return
+	case Leased:
+	default:
+		wrong.add(fmt.Errorf("mode %q must be %s or %s", p.Mode, Exact, Leased))
+		return
+	}
+	wrong.add(keytype.CheckRange("max_overshoot", p.MaxOvershoot, tokenlease.MinBatch, maxOvershoot))
+	for _, l := range p.Limits {
+		if l.Algorithm == LeakyBucket || l.Algorithm == Concurrency {
+			wrong.add(fmt.Errorf("mode %s is not for limit %s: its algorithm is %s", Leased, l.Name, l.Algorithm))
+		}
+		if !p.inSlot(l) {
+			wrong.add(fmt.Errorf("mode %s needs all limits in one slot: slot must name descriptors that limit %s has, too", Leased, l.Name))
+		}
+	}
+}
+
 func (l Limit) mistakes() (wrong mistakes) {
 	wrong.add(checkName(l.Name))
 	l.checkKey(&wrong)
@@ -111,6 +139,7 @@ func (l Limit) mistakes() (wrong mistakes) {
 		return wrong
 	}
 	wrong = append(wrong, l.checkNumbers()...)
+	wrong = append(wrong, l.checkShards()...)
 	for i, o := range l.Overrides {
 		wrong.addAll("override", fmt.Sprint(i+1), l.overrideMistakes(o))
 	}
@@ -146,7 +175,7 @@ func (l Limit) overrideMistakes(o Override) (wrong mistakes) {
 		wrong.add(errors.New("changes nothing"))
 	}
 	l.Numbers = l.with(o.Numbers)
-	return append(wrong, l.checkNumbers()...)
+	return append(append(wrong, l.checkNumbers()...), l.checkShards()...)
 }
 
 // checkNumbers checks that the limit has the numbers of its algorithm, in range, and no others.
@@ -166,7 +195,7 @@ func (l Limit) checkNumbers() (wrong mistakes) {
 		wrong.add(keytype.CheckRange("queue", n.Queue, 1, maxBurst))
 	case FixedWindow, SlidingWindowCounter, SlidingWindowLog, Concurrency:
 	}
-	if len(wrong) == 0 && l.Algorithm.refills() && l.rule().slowerThan(maxRefill) {
+	if len(wrong) == 0 && l.Algorithm.refills() && l.rule().tooSlow() {
 		wrong.add(fmt.Errorf("a burst of %d at %d per %v takes more than 36,600 days to come back", l.capacity(), n.Rate.Count, n.Rate.Per))
 	}
 	wrong.add(l.foreignNumber())
@@ -207,10 +236,10 @@ func checkPeriod(what string, d time.Duration) error {
 	return nil
 }
 
-// slowerThan reports whether an empty bucket needs longer than d until it is full.
-func (r Rule) slowerThan(d time.Duration) bool {
+// tooSlow reports whether an empty bucket needs longer than maxRefill until it is full.
+func (r Rule) tooSlow() bool {
 	needed := new(big.Int).Mul(big.NewInt(r.Burst), big.NewInt(r.Per))
-	return needed.Cmp(new(big.Int).Mul(big.NewInt(d.Microseconds()), big.NewInt(r.Count))) > 0
+	return needed.Cmp(new(big.Int).Mul(big.NewInt(maxRefill.Microseconds()), big.NewInt(r.Count))) > 0
 }
 
 func checkName(name string) error {

@@ -40,15 +40,21 @@ func (l *Limiter) Peek(ctx context.Context, tenant string, req Request) (Decisio
 }
 
 func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek bool) (Decision, error) {
+	if !peek {
+		if d, decided, err := l.spend(ctx, tenant, req); decided {
+			return d, err
+		}
+	}
 	m, err := l.match(tenant, req)
 	if err != nil {
 		return Decision{}, err
 	}
 	tooMuch := m.affordable(req.Cost)
 	if tooMuch != nil && !m.counts {
-		return l.uncounted(ctx, m, req.Cost, peek)
+		return l.uncounted(ctx, m, req, peek)
 	}
-	t := Take{Buckets: m.buckets, Cost: req.Cost, Now: l.instant(), Peek: peek}
+	m.met = m.spread(l.spot(req, peek))
+	t := Take{Buckets: m.met, Cost: req.Cost, Now: l.instant(), Peek: peek}
 	if !peek {
 		t.Record, t.Bind = req.named(tenant, "check")
 		t.SlotID = m.newSlot()
@@ -59,6 +65,11 @@ func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek boo
 		}
 		t.Repeat, t.Bind = true, Bind{}
 	}
+	before := m.recall(t)
+	if before.denials != nil {
+		return m.refusal(t, before.denials), nil
+	}
+	l.hot.met(m, t)
 	out, err := l.store.Take(ctx, t)
 	if err != nil && l.fallback != nil && isFault(err) {
 		return l.degraded(ctx, m, t, err)
@@ -66,6 +77,7 @@ func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek boo
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide by policy %q: %w", req.Policy, err)
 	}
+	l.learn(m, t, out, before)
 	if out.Mismatch {
 		return Decision{}, ErrMismatch
 	}
@@ -77,9 +89,10 @@ func (l *Limiter) take(ctx context.Context, tenant string, req Request, peek boo
 
 // uncounted lets a cost pass that is above a capacity, where by its stage the policy
 // refuses nobody. It takes nothing, and names a limit that would refuse.
-func (l *Limiter) uncounted(ctx context.Context, m match, cost int64, peek bool) (Decision, error) {
+func (l *Limiter) uncounted(ctx context.Context, m match, req Request, peek bool) (Decision, error) {
 	i := m.tightest()
-	t := Take{Buckets: m.buckets, Cost: m.buckets[i].Rule.Burst, Now: l.instant(), Peek: true}
+	m.met = m.spread(l.spot(req, true))
+	t := Take{Buckets: m.met, Cost: m.capacity(i), Now: l.instant(), Peek: true}
 	out, err := l.store.Take(ctx, t)
 	if err != nil && l.fallback != nil && isFault(err) {
 		t.Peek = peek
@@ -90,7 +103,7 @@ func (l *Limiter) uncounted(ctx context.Context, m match, cost int64, peek bool)
 	}
 	out.Allowed = false
 	out.Verdicts[i].Wait = max(out.Verdicts[i].Wait, m.buckets[i].Rule.Window())
-	return m.decision(out, cost), nil
+	return m.decision(out, req.Cost), nil
 }
 
 // Refund puts the cost back into every limit of the policy but those that hand out
@@ -101,9 +114,12 @@ func (l *Limiter) Refund(ctx context.Context, tenant string, req Request) ([]Lim
 	if err != nil {
 		return nil, err
 	}
-	g := Give{Buckets: m.buckets, Cost: req.Cost, Now: l.instant()}
+	l.returnLease(ctx, tenant, req.Policy, req.Descriptors)
+	m.met = m.spread(l.spot(req, false))
+	g := Give{Buckets: m.met, Cost: req.Cost, Now: l.instant()}
 	g.Record, g.Bind = req.named(tenant, "refund")
 	out, err := l.store.Give(ctx, g)
+	l.dropDenials(g.Buckets)
 	if err != nil {
 		return nil, fmt.Errorf("refund by policy %q: %w", req.Policy, err)
 	}
@@ -141,7 +157,11 @@ func (l *Limiter) Reset(ctx context.Context, tenant, policy string, descriptors 
 	if err != nil {
 		return err
 	}
-	if err := l.store.Forget(ctx, m.buckets); err != nil {
+	l.returnLease(ctx, tenant, policy, descriptors)
+	buckets := m.everywhere()
+	err = l.store.Forget(ctx, buckets)
+	l.dropDenials(buckets)
+	if err != nil {
 		return fmt.Errorf("reset by policy %q: %w", policy, err)
 	}
 	return nil
@@ -155,6 +175,7 @@ type match struct {
 	*policy
 	tenant    string
 	buckets   []Bucket
+	met       []Bucket // the same, but those that the request meets of limits with shards; nil where it is not known yet
 	described []string // by bucket: its descriptors, as in its key
 	counts    bool     // whether a refusal does, by the stage
 }
@@ -193,9 +214,10 @@ func (p *policy) bucket(tenant string, i int, descriptors map[string]string) (Bu
 			return Bucket{}, "", err
 		}
 	}
+	var room [256]byte // on the stack
 	return Bucket{
 		Key: limit.storedKey(tenant, p.Name, key), Rule: p.rules[i][1+limit.override(descriptors)],
-		Tag: string(appendPart(nil, tenant)) + tag,
+		Tag: string(append(appendPart(room[:0], tenant), tag...)),
 	}, key, nil
 }
 
@@ -215,6 +237,11 @@ func (p Policy) inSlot(l Limit) bool {
 // storedKey is the key of a bucket. It tells apart how limits count, so that
 // after a change from one kind to another neither reads the other's state.
 func (l Limit) storedKey(tenant, policy, descriptors string) string {
+	return l.storedShard(tenant, policy, "", descriptors)
+}
+
+// storedShard is that of one of the limit's buckets.
+func (l Limit) storedShard(tenant, policy, shard, descriptors string) string {
 	counter := "debt"
 	switch l.Algorithm {
 	case Concurrency:
@@ -225,13 +252,13 @@ func (l Limit) storedKey(tenant, policy, descriptors string) string {
 		counter = "log"
 	case TokenBucket, GCRA, LeakyBucket:
 	}
-	return keytype.RateBucket.Key(tenant, policy, l.Name, counter, descriptors)
+	return keytype.RateBucket.Key(tenant, policy, l.Name, counter+shard, descriptors)
 }
 
 // affordable refuses a cost above the smallest capacity.
 func (m match) affordable(cost int64) error {
 	tightest := m.tightest()
-	if capacity := m.buckets[tightest].Rule.Burst; cost > capacity {
+	if capacity := m.capacity(tightest); cost > capacity {
 		return &CostError{LimitName: m.Limits[tightest].Name, Capacity: capacity}
 	}
 	return nil
@@ -240,8 +267,8 @@ func (m match) affordable(cost int64) error {
 // tightest is the limit with the smallest capacity.
 func (m match) tightest() int {
 	tightest := 0
-	for i, b := range m.buckets {
-		if b.Rule.Burst < m.buckets[tightest].Rule.Burst {
+	for i := range m.buckets {
+		if m.capacity(i) < m.capacity(tightest) {
 			tightest = i
 		}
 	}
@@ -287,7 +314,7 @@ func (m match) decision(out Outcome, cost int64) Decision {
 		d.Delay = max(d.Delay, ceilMS(v.Delay))
 		if wait := ceilMS(v.Wait); wait > d.RetryAfter {
 			d.Limiting, d.RetryAfter = m.Limits[i].Name, wait
-			d.OverBy = ceilDiv(100*(m.buckets[i].CostOf(cost)-v.Remaining), m.buckets[i].Rule.Burst)
+			d.OverBy = ceilDiv(100*(m.buckets[i].CostOf(cost)-v.Remaining), m.capacity(i))
 		}
 	}
 	if m.Stage == Warn && !out.Allowed {
@@ -311,7 +338,7 @@ func (m match) limits(out Outcome) []LimitState {
 		limit, rule := &m.Limits[i], m.buckets[i].Rule
 		states[i] = LimitState{
 			Name: limit.Name, Algorithm: limit.Algorithm, Limit: rule.Burst,
-			Remaining: v.Remaining, Reset: ceilMS(v.Reset), Window: ceilMS(rule.Window()),
+			Remaining: m.left(i, v.Remaining), Reset: ceilMS(v.Reset), Window: ceilMS(rule.Window()),
 		}
 	}
 	return states

@@ -19,6 +19,9 @@ type FaultError struct {
 	Reason string
 	Err    error
 	OfKey  bool // the store answers, and only what it has under one key is to blame
+	// Together, where not nil, is the same for calls that were sent together and failed
+	// together: one lost connection is one failure, however many waited for it.
+	Together error
 }
 
 func (e *FaultError) Error() string { return e.Reason + ": " + e.Err.Error() }
@@ -28,6 +31,14 @@ func (e *FaultError) Unwrap() error { return e.Err }
 // isFault tells a failure of the store from the end of the caller's context and from a defect.
 func isFault(err error) bool {
 	return errors.Is(err, keytype.ErrUnavailable) || errors.Is(err, keytype.ErrOutcomeUnknown)
+}
+
+// togetherOf is what the failure shares with others, nil where with none.
+func togetherOf(err error) error {
+	if e, ok := errors.AsType[*FaultError](err); ok {
+		return e.Together
+	}
+	return nil
 }
 
 // isOutage tells a failure of the store from one that only concerns a key.

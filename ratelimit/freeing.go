@@ -18,7 +18,7 @@ const (
 // free gives the slots of a Take back that got them, or may have, and whose caller did
 // not learn their name. Units that were charged with them do not come back.
 func (g *Guard) free(t Take, out Outcome, err error, begun time.Time) {
-	if t.Peek || t.SlotID == "" || err == nil && out.SlotID != t.SlotID || err != nil && !errors.Is(err, keytype.ErrOutcomeUnknown) {
+	if t.Peek || t.SlotID == "" || t.leases() || err == nil && out.SlotID != t.SlotID || err != nil && !errors.Is(err, keytype.ErrOutcomeUnknown) {
 		return // it got none, or that of an earlier request, which has it
 	}
 	select {

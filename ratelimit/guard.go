@@ -19,6 +19,26 @@ type Prober interface {
 	Probe(ctx context.Context) error
 }
 
+// An Asker is a Store that can begin a Take without waiting for it, which costs less
+// than a goroutine that waits.
+type Asker interface {
+	Store
+	// Ask begins the Take, or returns nil for one that takes several steps. The context
+	// says who asks; its end ends nothing.
+	Ask(ctx context.Context, t Take) Asked
+}
+
+// An Asked is a Take that was begun, and ends by the store's own timeouts.
+type Asked interface {
+	Done() <-chan struct{} // closed when it has ended
+	// Result is to be called once, after that. ErrUndecided says that nothing was done,
+	// and that it takes a call of Take.
+	Result() (Outcome, error)
+}
+
+// ErrUndecided is the result of an Ask that takes more than one step after all.
+var ErrUndecided = errors.New("ratelimit: not decided in one step")
+
 // GuardOptions say how long a store may take; the zero value works.
 type GuardOptions struct {
 	Budget time.Duration // how long a caller waits for one decision, 5 ms where zero
@@ -69,19 +89,32 @@ func (g *Guard) Close() error {
 
 // Take implements Store. A slot whose name the caller does not learn goes back.
 func (g *Guard) Take(ctx context.Context, t Take) (Outcome, error) {
-	begun := time.Now()
+	begun, wait := g.now(), g.budget
+	lost := func(out Outcome, err error) { g.free(t, out, err, begun) }
+	if err := g.unasked(ctx); err != nil {
+		return Outcome{}, err
+	}
+	if asker, ok := g.store.(Asker); ok {
+		if asked := asker.Ask(ctx, t); asked != nil {
+			out, err := await(ctx, g, begun, wait, asked, lost)
+			if !errors.Is(err, ErrUndecided) {
+				return out, err
+			}
+			wait -= g.now().Sub(begun)
+		}
+	}
 	take := func(ctx context.Context) (Outcome, error) { return g.store.Take(ctx, t) }
-	return guarded(ctx, g, take, func(out Outcome, err error) { g.free(t, out, err, begun) })
+	return await(ctx, g, begun, wait, start(ctx, take), lost)
 }
 
 // Give implements Store.
 func (g *Guard) Give(ctx context.Context, give Give) (Outcome, error) {
-	return guarded(ctx, g, func(ctx context.Context) (Outcome, error) { return g.store.Give(ctx, give) }, nil)
+	return guarded(ctx, g, func(ctx context.Context) (Outcome, error) { return g.store.Give(ctx, give) })
 }
 
 // Forget implements Store.
 func (g *Guard) Forget(ctx context.Context, buckets []Bucket) error {
-	_, err := guarded(ctx, g, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.store.Forget(ctx, buckets) }, nil)
+	_, err := guarded(ctx, g, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.store.Forget(ctx, buckets) })
 	return err
 }
 
@@ -90,63 +123,96 @@ var (
 	errTimeout     = &FaultError{Reason: ReasonTimeout, Err: fmt.Errorf("no answer in time: %w", keytype.ErrOutcomeUnknown)}
 )
 
-// guarded runs a call on a goroutine of its own, and waits for it or for the budget.
-// The call goes on when nobody waits any more: a charge that has been sent is not
-// undone by a caller that leaves. Of a result that nobody gets, and of one that is not
-// known, lost is told, where not nil.
-func guarded[T any](ctx context.Context, g *Guard, call func(context.Context) (T, error), lost func(T, error)) (T, error) {
-	var none T
+// unasked is why a store is not asked, nil where it is.
+func (g *Guard) unasked(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return err
 	}
 	if g.breaker.isOpen() {
-		return none, errBreakerOpen
+		return errBreakerOpen
 	}
-	type result struct {
-		value T
-		err   error
+	return nil
+}
+
+// guarded runs a call on a goroutine of its own, and waits for it or for the budget.
+func guarded[T any](ctx context.Context, g *Guard, call func(context.Context) (T, error)) (T, error) {
+	if err := g.unasked(ctx); err != nil {
+		return *new(T), err
 	}
-	done, left := make(chan result), make(chan bool, 1)
-	begun := g.now()
+	return await(ctx, g, g.now(), g.budget, start(ctx, call), nil)
+}
+
+// A pending is what will be known once Done is closed. Then Result may be called, once.
+type pending[T any] interface {
+	Done() <-chan struct{}
+	Result() (T, error)
+}
+
+// A running is a call on a goroutine of its own.
+type running[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+func start[T any](ctx context.Context, call func(context.Context) (T, error)) *running[T] {
+	r := &running[T]{done: make(chan struct{})}
 	go func() {
-		value, err := call(context.WithoutCancel(ctx))
-		g.ended(err)
-		missed := true
-		select {
-		case done <- result{value, err}:
-			missed = errors.Is(err, keytype.ErrOutcomeUnknown)
-		case counted := <-left:
-			if !counted {
-				g.answered(g.inTime(err, begun))
-			}
-		}
-		if missed && lost != nil {
-			lost(value, err)
-		}
+		defer close(r.done)
+		r.value, r.err = call(context.WithoutCancel(ctx))
 	}()
-	budget := time.NewTimer(g.budget)
+	return r
+}
+
+// Done implements pending.
+func (r *running[T]) Done() <-chan struct{} { return r.done }
+
+// Result implements pending.
+func (r *running[T]) Result() (T, error) { return r.value, r.err }
+
+// await waits for what was begun, or for the budget. It goes on when nobody waits any
+// more: a charge that has been sent is not undone by a caller that leaves. Of a result
+// that nobody gets, and of one that is not known, lost is told, where not nil.
+func await[T any](ctx context.Context, g *Guard, begun time.Time, wait time.Duration, p pending[T], lost func(T, error)) (T, error) {
+	var none T
+	budget := time.NewTimer(wait)
 	defer budget.Stop()
 	for again := false; ; again = true {
 		select {
-		case r := <-done:
-			g.answered(r.err)
-			return r.value, r.err
+		case <-p.Done():
+			value, err := p.Result()
+			g.ended(err)
+			g.answered(err)
+			if lost != nil && errors.Is(err, keytype.ErrOutcomeUnknown) {
+				go lost(value, err)
+			}
+			return value, err
 		case <-budget.C:
 		case <-ctx.Done():
-			left <- false
+			go outlive(g, p, lost, func(err error) { g.answered(g.inTime(err, begun)) })
 			return none, ctx.Err()
 		}
-		if g.now().Sub(begun)-g.budget < g.budget/5 {
-			left <- true
-			g.answered(errTimeout)
-			return none, errTimeout
-		}
-		// This process was late itself, which says nothing of the store: its answer may be here.
-		if again {
-			left <- true
+		onTime := g.now().Sub(begun)-g.budget < g.budget/5
+		// Where not, this process was late itself, which says nothing of the store: its answer may be here.
+		if onTime || again {
+			go outlive(g, p, lost, func(error) {})
+			if onTime {
+				g.answered(errTimeout)
+			}
 			return none, errTimeout
 		}
 		budget.Reset(g.budget)
+	}
+}
+
+// outlive waits for what nobody else waits for any more.
+func outlive[T any](g *Guard, p pending[T], lost func(T, error), answered func(error)) {
+	<-p.Done()
+	value, err := p.Result()
+	g.ended(err)
+	answered(err)
+	if lost != nil {
+		lost(value, err)
 	}
 }
 
@@ -168,7 +234,7 @@ func (g *Guard) answered(err error) {
 // ended counts how a call went in the end. One that hangs does so by the client's own timeouts.
 func (g *Guard) ended(err error) {
 	if err == nil || isFault(err) {
-		g.opened(g.breaker.ended(isOutage(err)), err)
+		g.opened(g.breaker.ended(isOutage(err), togetherOf(err)), err)
 	}
 }
 

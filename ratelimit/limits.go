@@ -90,6 +90,13 @@ type Limit struct {
 	Algorithm Algorithm
 	Numbers
 	Overrides []Override
+	// Shards, where not 0, splits each bucket of the limit into so many, 2 to MaxShards,
+	// with a share each of the rate and of the capacity: for a key that one part of a
+	// partitioned store cannot carry. Together they let no more pass than the limit says. A
+	// request meets one of them, by those of its descriptors that Key does not name, and is
+	// refused where that has nothing left although others may have; no cost above a share passes.
+	// Not for LeakyBucket and Concurrency. With another number of shards a limit begins anew in part.
+	Shards int
 }
 
 // An Override replaces the numbers of a limit for the requests that it matches.
@@ -121,8 +128,12 @@ type Policy struct {
 	// Slot names the descriptors whose values decide on which part of a partitioned
 	// store the policy's limits lie; none means all of the first limit's key. The
 	// limits whose keys have them all are decided in one step.
-	Slot   []string
-	Limits []Limit
+	Slot []string
+	Mode Mode // zero is Exact
+	// MaxOvershoot is with mode Leased how many units all nodes may hold together of each
+	// bucket, 5 to 10,000: so many more than a limit says may pass at most.
+	MaxOvershoot int64
+	Limits       []Limit
 }
 
 // algorithms are all, in the order in which they are shown.

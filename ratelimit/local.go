@@ -83,7 +83,9 @@ func decideIn(ctx context.Context, run func(context.Context, func(kv.Tx) error) 
 }
 
 func put(tx kv.Tx, kind, key string, s State) {
-	if s.Packed != nil {
+	if s.Gone {
+		tx.Delete(kind, key)
+	} else if s.Packed != nil {
 		tx.Put(kind, key, s.Packed, time.UnixMilli(ceilDiv(s.Full, 1000)))
 	}
 }

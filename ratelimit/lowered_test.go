@@ -34,6 +34,36 @@ func TestARetryOutlivesALoweredLimit(t *testing.T) {
 	}
 }
 
+// A bucket that refuses after a change to a slower rate does so for as long as it said,
+// also where nothing is charged to it meanwhile.
+func TestARefusalLastsAfterASlowerRate(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.TokenBucket, ratelimit.LeakyBucket} {
+		l := limit("l", 10, time.Second, 10)
+		if l.Algorithm = a; a == ratelimit.LeakyBucket {
+			l.Burst, l.Queue = 0, 10
+		}
+		b := newBench(t, policy(l))
+		b.check(10)
+		l.Rate.Per = time.Hour
+		if err := b.Replace([]ratelimit.Policy{policy(l)}); err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{0, 2 * time.Second, 5 * time.Minute} {
+			b.now = b.now.Add(wait)
+			if _, err := b.store.Sweep(t.Context(), b.now, 10); err != nil {
+				t.Fatal(err)
+			}
+			if d := b.check(1); d.Allowed {
+				t.Errorf("%s, %v later: %+v", a, wait, d)
+			}
+		}
+		b.now = b.now.Add(time.Minute)
+		if d := b.check(1); !d.Allowed {
+			t.Errorf("%s, then: %+v", a, d)
+		}
+	}
+}
+
 // Where no refusal counts, none does for a cost above the capacity.
 func TestStagesPassACostAboveTheCapacity(t *testing.T) {
 	for _, c := range []struct {

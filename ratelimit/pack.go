@@ -9,7 +9,12 @@ import (
 // format is the first byte of every packed state; it changes with the layout.
 // Behind it stand numbers, each after a colon, all decimal: a script in a store
 // reads and writes them too.
-const format = '1'
+//
+// Another stands for the same with something pending.
+const (
+	format        = '1'
+	formatPending = '2'
+)
 
 var errFormat = errors.New("state of an unknown format")
 
@@ -33,6 +38,14 @@ func cutFormat(packed []byte) ([]byte, error) {
 		return nil, errFormat
 	}
 	return rest, nil
+}
+
+// cutEitherFormat takes a format off the front, and tells which.
+func cutEitherFormat(packed []byte) (rest []byte, pending bool, err error) {
+	if rest, pending = bytes.CutPrefix(packed, []byte{formatPending}); !pending {
+		rest, err = cutFormat(packed)
+	}
+	return rest, pending, err
 }
 
 // cutNumbers takes as many numbers off the front as fit into n.
@@ -73,11 +86,17 @@ type record struct {
 	at     int64 // of the request
 	turn   int64 // when its LeakyBucket lets it flow, at least at
 	slotID string
+
+	pending bool
 }
 
-// state is "1:at:turn", and ":slotID" where there is one.
+// state is "1:at:turn", and ":slotID" where there is one; with a 2 in front where what
+// it took is pending.
 func (r record) state() State {
 	packed := packNumbers(r.at, r.turn)
+	if r.pending {
+		packed[0] = formatPending
+	}
 	if r.slotID != "" {
 		packed = append(append(packed, ':'), r.slotID...)
 	}
@@ -89,7 +108,7 @@ func unpackRecord(packed []byte, now int64) (r record, found bool, err error) {
 	if packed == nil {
 		return record{}, false, nil
 	}
-	rest, err := cutFormat(packed)
+	rest, pending, err := cutEitherFormat(packed)
 	if err != nil {
 		return record{}, false, err
 	}
@@ -97,7 +116,7 @@ func unpackRecord(packed []byte, now int64) (r record, found bool, err error) {
 	if rest, err = cutNumbers(rest, n[:]); err != nil {
 		return record{}, false, err
 	}
-	r = record{at: n[0], turn: n[1]}
+	r = record{at: n[0], turn: n[1], pending: pending}
 	if len(rest) > 0 {
 		var ok bool
 		if r.slotID, rest, ok = cutText(rest); !ok || len(rest) > 0 {

@@ -47,6 +47,11 @@ func (l *Limiter) PeekParts(ctx context.Context, tenant, policy string, parts []
 }
 
 func (l *Limiter) takeParts(ctx context.Context, tenant, policy string, parts []Part, peek bool) (Decision, []PartState, error) {
+	if !peek {
+		if d, states, decided, err := l.spendPart(ctx, tenant, policy, parts); decided {
+			return d, states, err
+		}
+	}
 	m, err := l.matchParts(tenant, policy, parts)
 	if err != nil {
 		return Decision{}, nil, err
@@ -54,10 +59,17 @@ func (l *Limiter) takeParts(ctx context.Context, tenant, policy string, parts []
 	if err := m.affordableParts(); err != nil {
 		return Decision{}, nil, err
 	}
-	t := Take{Buckets: m.buckets, Cost: m.buckets[0].Cost, Now: l.instant(), Peek: peek}
+	m.met = m.spread(l.spotOfParts(parts, peek))
+	t := Take{Buckets: m.met, Cost: m.buckets[0].Cost, Now: l.instant(), Peek: peek}
 	if !peek {
 		t.SlotID = m.newSlot()
 	}
+	before := m.recall(t)
+	if before.denials != nil {
+		d, states := m.refusalOfParts(t, before.denials)
+		return d, states, nil
+	}
+	l.hot.met(m.match, t)
 	out, err := l.store.Take(ctx, t)
 	if err != nil && l.fallback != nil && isFault(err) {
 		d, err := l.degraded(ctx, m.match, t, err)
@@ -66,6 +78,7 @@ func (l *Limiter) takeParts(ctx context.Context, tenant, policy string, parts []
 	if err != nil {
 		return Decision{}, nil, fmt.Errorf("decide by policy %q: %w", policy, err)
 	}
+	l.learn(m.match, t, out, before)
 	d := m.decision(out, t.Cost)
 	return d, m.states(d.Limits, out.Verdicts), nil
 }
@@ -77,7 +90,9 @@ func (l *Limiter) RefundParts(ctx context.Context, tenant, policy string, parts 
 	if err != nil {
 		return nil, err
 	}
-	out, err := l.store.Give(ctx, Give{Buckets: m.buckets, Cost: m.buckets[0].Cost, Now: l.instant()})
+	m.met = m.spread(l.spotOfParts(parts, false))
+	out, err := l.store.Give(ctx, Give{Buckets: m.met, Cost: m.buckets[0].Cost, Now: l.instant()})
+	l.dropDenials(m.met)
 	if err != nil {
 		return nil, fmt.Errorf("refund by policy %q: %w", policy, err)
 	}
@@ -106,7 +121,7 @@ func (l *Limiter) matchParts(tenant, name string, parts []Part) (partsMatch, err
 	if !ok {
 		return partsMatch{}, ErrUnknownPolicy
 	}
-	met := &policy{Policy: p.Policy}
+	met := &policy{Policy: p.Policy, denials: p.denials}
 	met.Limits = nil
 	m := partsMatch{match: match{policy: met, tenant: tenant}, parts: make([][]int, len(parts))}
 	for i := range p.Limits {
@@ -192,8 +207,8 @@ func (m partsMatch) passable() error {
 // affordableParts refuses a cost above the capacity of its bucket.
 func (m partsMatch) affordableParts() error {
 	for i, b := range m.buckets {
-		if b.Cost > b.Rule.Burst {
-			return &CostError{LimitName: m.Limits[i].Name, Capacity: b.Rule.Burst, Uncounted: !m.counts}
+		if capacity := m.capacity(i); b.Cost > capacity {
+			return &CostError{LimitName: m.Limits[i].Name, Capacity: capacity, Uncounted: !m.counts}
 		}
 	}
 	return nil

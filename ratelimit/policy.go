@@ -14,7 +14,11 @@ import (
 // A policy is a Policy that was found correct, made ready for deciding.
 type policy struct {
 	Policy
-	rules []ruleSet // of the limits, in their order
+	rules   []ruleSet // of the limits, in their order
+	denials *denials  // of the set, nil where none are remembered
+
+	leaseMost int64    // what a node takes at once at most, 0 where nothing is leased
+	leasedBy  []string // the descriptors that tell leases apart
 }
 
 // A ruleSet is the rules of one limit: its own, and behind it those of its overrides.
@@ -52,6 +56,7 @@ func (p Policy) ready() *policy {
 		}
 		c.rules = append(c.rules, set)
 	}
+	c.readyToLease()
 	return c
 }
 

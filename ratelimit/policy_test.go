@@ -86,6 +86,21 @@ func TestWrongPolicies(t *testing.T) {
 		}, "posture local needs a local rate"},
 		{"slot of no key", func(p *ratelimit.Policy) { p.Slot = []string{"region"} }, `slot names "region", which the first limit's key lacks`},
 		{"slot twice", func(p *ratelimit.Policy) { p.Slot = []string{"user", "user"} }, `slot names "user" twice`},
+		{"unknown mode", func(p *ratelimit.Policy) { p.Mode = "fast" }, `policy "p": mode "fast" must be exact or leased`},
+		{"bound of another mode", func(p *ratelimit.Policy) { p.MaxOvershoot = 5 }, "max_overshoot belongs to mode leased"},
+		{"no bound", func(p *ratelimit.Policy) { p.Mode = ratelimit.Leased }, "max_overshoot must be from 5 to 10000"},
+		{"leased slots", func(p *ratelimit.Policy) {
+			p.Mode, p.MaxOvershoot, p.Posture = ratelimit.Leased, 5, ratelimit.FailOpen
+			p.Limits[0].Algorithm, p.Limits[0].Numbers = ratelimit.Concurrency, ratelimit.Numbers{Slots: 1, SlotTTL: time.Second}
+		}, "mode leased is not for limit l: its algorithm is concurrency"},
+		{"leased shaping", func(p *ratelimit.Policy) {
+			p.Mode, p.MaxOvershoot = ratelimit.Leased, 5
+			p.Limits[0].Algorithm, p.Limits[0].Burst, p.Limits[0].Queue = ratelimit.LeakyBucket, 0, 1
+		}, "mode leased is not for limit l: its algorithm is leaky_bucket"},
+		{"leased in two slots", func(p *ratelimit.Policy) {
+			p.Mode, p.MaxOvershoot = ratelimit.Leased, 5
+			p.Limits = append(p.Limits, limit("m", 1, time.Second, 1, "app"))
+		}, "mode leased needs all limits in one slot: slot must name descriptors that limit m has, too"},
 		{"no limit", func(p *ratelimit.Policy) { p.Limits = nil }, `policy "p": has no limit`},
 		{"no limit name", func(p *ratelimit.Policy) { p.Limits[0].Name = "" }, `limit "": name must be`},
 		{"two limits of one name", func(p *ratelimit.Policy) { p.Limits = append(p.Limits, p.Limits[0]) }, `policy "p": limit "l": another limit has this name`},

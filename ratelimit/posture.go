@@ -79,7 +79,7 @@ func (m match) local() match {
 		if own {
 			b.Rule = Rule{Count: m.Local.Rate.Count, Per: m.Local.Rate.Per.Microseconds(), Burst: m.Local.Burst}
 		}
-		limit.Algorithm, b.Rule.Algorithm = TokenBucket, TokenBucket
+		limit.Algorithm, b.Rule.Algorithm, limit.Shards = TokenBucket, TokenBucket, 0
 		b.Cost = min(b.Cost, b.Rule.Burst)
 		b.Key = limit.storedKey(m.tenant, m.Name, m.described[i])
 		only.Limits, local.buckets = append(only.Limits, limit), append(local.buckets, b)

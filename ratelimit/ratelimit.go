@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/coordsvc/coordsvc/keytype"
+	"github.com/coordsvc/coordsvc/ratelimit/tokenlease"
 )
 
 // Source names what decided.
@@ -83,6 +84,9 @@ type Decision struct {
 	// Degraded says that the store did not decide but the policy's posture, for DegradedReason.
 	Degraded       bool
 	DegradedReason string // that of a FaultError
+	// MaxOvershoot, of a policy with mode Leased where a lease answered, is by how much all
+	// nodes together may let more pass than the limits say.
+	MaxOvershoot int64
 }
 
 // ErrUnknownPolicy is returned for a policy that is not loaded.
@@ -136,6 +140,16 @@ type Options struct {
 	// whatever the posture.
 	Fallback Store
 	Bypassed func(reason string) // called for every answer under a posture
+	// DenyCache makes the limiter remember what the store refused, until it would pass and
+	// for at most 5 s, and refuse the same and more by itself for as long. A refund or a
+	// reset by this limiter, and Replace, end that at once; one elsewhere shows up to 5 s
+	// later. It is for a store beyond this process.
+	DenyCache bool
+	// Leases has this limiter take and spend batches for policies with mode Leased, which
+	// else are decided as with Exact. It is for a store beyond this process.
+	Leases  bool
+	Leased  func(policy string, event tokenlease.Event, units int64) // called for units that it took, and returned, and lost
+	HotKeys *HotKeys                                                 // counts which buckets the store is asked for, nil = nobody does
 	// Decided is called for every Check that was decided, with its Decision. An answer
 	// of a policy that is closed is one, not Allowed and with SourceFailClosed.
 	Decided func(Decision)
@@ -148,19 +162,26 @@ type Limiter struct {
 	bypassed func(reason string)
 	decided  func(Decision)
 	now      func() time.Time
+	turns    *turns
+	hot      *HotKeys
+	denies   bool               // whether refusals are remembered
+	lessee   *tokenlease.Lessee // nil where nothing is leased
 	loaded   atomic.Pointer[set]
+	loads    atomic.Uint64
 }
 
 // A set is the policies that are loaded together.
 type set struct {
 	policies map[string]*policy
 	version  string
+	number   uint64   // of the sets that this limiter loaded
+	denials  *denials // nil where none are remembered
 }
 
 // New makes a limiter over the store with a set of policies. Its error names
 // everything that is wrong with them, one mistake a line.
 func New(store Store, policies []Policy, opts Options) (*Limiter, error) {
-	l := &Limiter{store: store, fallback: opts.Fallback, bypassed: opts.Bypassed, decided: opts.Decided, now: opts.Now}
+	l := &Limiter{store: store, fallback: opts.Fallback, bypassed: opts.Bypassed, decided: opts.Decided, now: opts.Now, denies: opts.DenyCache, turns: newTurns(), hot: opts.HotKeys}
 	if l.bypassed == nil {
 		l.bypassed = func(string) {}
 	}
@@ -169,6 +190,9 @@ func New(store Store, policies []Policy, opts Options) (*Limiter, error) {
 	}
 	if l.now == nil {
 		l.now = Clock()
+	}
+	if opts.Leases {
+		l.lessee = tokenlease.New(lessor{l}, tokenlease.Options{Observe: opts.Leased})
 	}
 	if err := l.Replace(policies); err != nil {
 		return nil, err
@@ -184,9 +208,12 @@ func (l *Limiter) Replace(policies []Policy) error {
 	if err != nil {
 		return err
 	}
-	next := &set{policies: compiled}
+	next := &set{policies: compiled, number: l.loads.Add(1)}
 	if next.version, err = version(next.all()); err != nil {
 		return err
+	}
+	if l.denies {
+		next.rememberDenials()
 	}
 	l.loaded.Store(next)
 	return nil

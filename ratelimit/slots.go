@@ -15,10 +15,12 @@ func (r Rule) nextSlots(packed []byte, now, cost int64, id string) (State, Verdi
 		return State{}, Verdict{}, err
 	}
 	wait := int64(0)
-	if over := held(slots) + cost - r.Burst; over > 0 && cost > 0 {
-		wait = slotWait(slots, over) - now
+	others := slices.DeleteFunc(slices.Clone(slots), func(s slot) bool { return s.id == id }) // the new one takes its place
+	if over := held(others) + cost - r.Burst; over > 0 && cost > 0 {
+		wait = slotWait(others, over) - now
 	} else if cost > 0 {
-		slots, changed = append(slots, slot{now + r.Per, cost, id}), true
+		others = append(others, slot{now + r.Per, cost, id})
+		slots, changed = others, true
 	}
 	state, v := r.slotVerdict(slots, now, changed)
 	v.Wait = micros(wait)

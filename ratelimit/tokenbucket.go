@@ -13,31 +13,42 @@ import (
 // generic cell rate algorithm (ITU-T I.371) seen from the other side: seen + debt is
 // its theoretical arrival time. A leaky bucket is the same again: the debt is the
 // time until what is in it has flowed out.
+//
+// Beside the debt stands what is pending (see End): it takes room as debt does, but
+// time does not pay it off.
 type tokenBucket struct {
-	seen int64 // microseconds since 1970: the debt is that of this instant
-	debt span
+	seen    int64 // microseconds since 1970: the debt is that of this instant
+	debt    span
+	pending [2]span // what was charged in the age of seen, and in the one before
 }
 
 // A span is a time of us + rest/Count microseconds, Count being that of the rule in
 // use. The rest is from 0 to Count-1, also where us is negative.
 type span struct{ us, rest int64 }
 
-func (r Rule) nextDebt(packed []byte, now, cost int64) (State, Verdict, error) {
-	b, err := r.unpack(packed)
+func (r Rule) nextDebt(packed []byte, t Take, cost int64) (State, Verdict, error) {
+	b, kept, err := r.unpack(packed)
 	if err != nil {
 		return State{}, Verdict{}, err
 	}
-	capacity := r.price(r.Burst)
-	b, changed := b.at(now, capacity)
-	owed := r.add(b.debt, r.price(cost))
+	capacity, price, now := r.price(r.Burst), r.price(cost), t.Now
+	b, changed := r.at(b, now)
 	wait, delay := int64(0), int64(0)
-	if over := r.sub(owed, capacity).ceil(); over > 0 {
+	if over := r.sub(r.add(r.owed(b), price), capacity).ceil(); over > 0 {
 		wait = over + b.seen - now
 	} else {
-		delay = b.full() - now
-		b.debt, changed = owed, changed || cost > 0
+		delay = r.full(b) - now
+		if t.Pending {
+			b.pending[0] = r.add(b.pending[0], price)
+		} else {
+			b.debt = r.add(b.debt, price)
+		}
+		changed = changed || cost > 0
 	}
 	state, v := r.debtVerdict(b, now, changed)
+	if full := r.full(b); !changed && kept > 0 && full > kept { // what it holds may stay, and longer than it would
+		state = State{Packed: packed, Full: full}
+	}
 	v.Wait = micros(wait)
 	if r.Algorithm == LeakyBucket {
 		v.Delay = micros(delay)
@@ -46,57 +57,94 @@ func (r Rule) nextDebt(packed []byte, now, cost int64) (State, Verdict, error) {
 }
 
 // backDebt pays off the price of what is put back. Of a charge that was made at a
-// known instant so much goes back at most as time cannot have paid off since:
-// whatever came between, the bucket is not fuller than had it never been charged.
+// known instant, and is not known to be pending, so much goes back at most as time
+// cannot have paid off since: whatever came between, the bucket is not fuller than had
+// it never been charged.
 func (r Rule) backDebt(packed []byte, g Give) (State, Verdict, error) {
-	b, err := r.unpack(packed)
+	was, _, err := r.unpack(packed)
 	if err != nil {
 		return State{}, Verdict{}, err
 	}
-	b, changed := b.at(g.Now, r.price(r.Burst))
-	amount := r.price(min(g.Cost, r.Burst))
+	was, changed := r.at(was, g.Now)
+	b, amount := was, r.price(min(g.Cost, r.Burst))
+	if g.Ends != "" {
+		b, amount = r.end(b, amount, g)
+	}
 	if g.Charged > 0 {
 		amount = amount.less(max(0, b.seen-g.Charged))
 	}
-	if left := r.sub(b.debt, amount); left != b.debt {
-		if left.us < 0 {
-			left = span{}
+	b.debt, amount = r.pay(b.debt, amount)
+	if g.Charged == 0 { // then it may be one of those that are pending
+		for i := range b.pending {
+			b.pending[i], amount = r.pay(b.pending[i], amount)
 		}
-		changed = changed || left != b.debt
-		b.debt = left
 	}
-	state, v := r.debtVerdict(b, g.Now, changed)
+	state, v := r.debtVerdict(b, g.Now, changed || b != was)
 	return state, v, nil
 }
 
+// end takes a charge of the price off what is pending of its age: one that stays becomes
+// debt. It returns what then still must be paid back.
+func (r Rule) end(b tokenBucket, price span, g Give) (tokenBucket, span) {
+	found := span{}
+	if age := ageOf(b.seen) - ageOf(g.Charged); age == 0 || age == 1 {
+		left, rest := r.pay(b.pending[age], price)
+		found, price = r.sub(b.pending[age], left), rest
+		b.pending[age] = left
+	}
+	if g.Ends == Settled {
+		b.debt = r.add(b.debt, found)
+		return b, span{}
+	}
+	return b, price
+}
+
 func (r Rule) debtVerdict(b tokenBucket, now int64, changed bool) (State, Verdict) {
+	full := r.full(b)
 	v := Verdict{
-		Remaining: r.units(r.sub(r.price(r.Burst), b.debt)),
-		Reset:     micros(max(0, b.full()-now)),
+		Remaining: r.units(r.sub(r.price(r.Burst), r.owed(b))),
+		Reset:     micros(max(0, full-now)),
+		Pending:   b.isPending(),
 	}
 	if !changed {
 		return State{}, v
 	}
-	return State{Packed: r.pack(b), Full: b.full()}, v
+	return State{Packed: r.pack(b), Full: r.kept(b)}, v
 }
 
-// full is when the debt is paid off.
-func (b tokenBucket) full() int64 { return b.seen + b.debt.ceil() }
+// kept is until when the state says more than no state.
+func (r Rule) kept(b tokenBucket) int64 {
+	if b.isPending() { // for two ages at most, and then it is debt
+		return r.full(b) + 2*pendingAge
+	}
+	return r.full(b)
+}
+
+// owed is the debt, and what may become it.
+func (r Rule) owed(b tokenBucket) span { return r.add(b.debt, r.add(b.pending[0], b.pending[1])) }
+
+// full is when the debt is paid off, if all that is pending becomes debt now.
+func (r Rule) full(b tokenBucket) int64 { return b.seen + r.owed(b).ceil() }
+
+func (b tokenBucket) isPending() bool { return b.pending != [2]span{} }
 
 // at brings the bucket to the instant now. Its time does not run backwards: while a
 // clock is behind seen, the debt stays as it is. But a clock that is behind by more
 // than the time in which any debt is paid off has been set, and the bucket goes on
 // from there with the debt that it has, rather than refuse until the clock is back
 // where it was. It reports that, because it helps only once it is stored.
-func (b tokenBucket) at(now int64, capacity span) (moved tokenBucket, changed bool) {
-	switch elapsed := now - b.seen; {
-	case elapsed >= 0:
-		return tokenBucket{seen: now, debt: b.debt.less(elapsed)}, false
-	case -elapsed > capacity.ceil():
-		return tokenBucket{seen: now, debt: b.debt}, true
-	default:
-		return b, false
+func (r Rule) at(b tokenBucket, now int64) (moved tokenBucket, changed bool) {
+	if now < b.seen {
+		if b.seen-now <= r.price(r.Burst).ceil() {
+			return b, false
+		}
+		return tokenBucket{seen: now, debt: r.owed(b)}, true
 	}
+	for b.isPending() && ageOf(b.seen) < ageOf(now) {
+		ends := (ageOf(b.seen) + 1) * pendingAge
+		b = tokenBucket{ends, r.add(b.debt.less(ends-b.seen), b.pending[1]), [2]span{1: b.pending[0]}}
+	}
+	return tokenBucket{now, b.debt.less(now - b.seen), b.pending}, false
 }
 
 // less is what is left of the span after so many microseconds.
@@ -151,37 +199,59 @@ func (r Rule) units(s span) int64 {
 	return int64(n)
 }
 
-// pack writes "1:seen:us:rest:Count:Per": the debt is that of seen, under the rate that follows it.
+// pay takes so much off a debt, and returns what is left of both.
+func (r Rule) pay(debt, amount span) (left, rest span) {
+	if left = r.sub(debt, amount); left.us < 0 {
+		return span{}, r.sub(amount, debt)
+	}
+	return left, span{}
+}
+
+// pack writes "1:seen:us:rest:Count:Per": the debt is that of seen, under the rate that
+// follows it. Where something is pending it is "2:seen:us:rest:Count:Per", and then us
+// and rest of what was charged in the age of seen, and in the one before.
 func (r Rule) pack(b tokenBucket) []byte {
-	return packNumbers(b.seen, b.debt.us, b.debt.rest, r.Count, r.Per)
+	packed := packNumbers(b.seen, b.debt.us, b.debt.rest, r.Count, r.Per)
+	if b.isPending() {
+		packed[0] = formatPending
+		for _, s := range b.pending {
+			packed = appendNumber(appendNumber(packed, s.us), s.rest)
+		}
+	}
+	return packed
 }
 
 // unpack reads what a rule packed, perhaps one with another rate or capacity; nothing
 // is a full bucket. None lacks more than all that it holds, so that after a change of
-// the policy it is full again when the policy says.
-func (r Rule) unpack(packed []byte) (tokenBucket, error) {
+// the policy it is full again when the policy says. Such a change also makes debt of
+// what is pending. Of a state with another rate it tells until when it is kept, else 0.
+func (r Rule) unpack(packed []byte) (b tokenBucket, kept int64, err error) {
 	if packed == nil {
-		return tokenBucket{}, nil
+		return tokenBucket{}, 0, nil
 	}
-	rest, err := cutFormat(packed)
+	rest, pending, err := cutEitherFormat(packed)
 	if err != nil {
-		return tokenBucket{}, err
+		return tokenBucket{}, 0, err
 	}
-	var n [5]int64
-	if rest, err = cutNumbers(rest, n[:]); err != nil {
-		return tokenBucket{}, err
+	var n [9]int64
+	if !pending {
+		rest, err = cutNumbers(rest, n[:5])
+	} else {
+		rest, err = cutNumbers(rest, n[:])
 	}
-	b, from := tokenBucket{seen: n[0], debt: span{n[1], n[2]}}, Rule{Count: n[3], Per: n[4]}
-	if len(rest) > 0 || !from.couldOwe(b.debt) {
-		return tokenBucket{}, errFormat
+	b = tokenBucket{n[0], span{n[1], n[2]}, [2]span{{n[5], n[6]}, {n[7], n[8]}}}
+	from := Rule{Count: n[3], Per: n[4]}
+	if err != nil || len(rest) > 0 || !from.couldOwe(b.debt) || !from.couldOwe(b.pending[0]) || !from.couldOwe(b.pending[1]) {
+		return tokenBucket{}, 0, errFormat
 	}
 	if from.Count != r.Count || from.Per != r.Per {
-		b.debt = r.convert(b.debt, from)
+		kept = from.kept(b)
+		b = tokenBucket{seen: b.seen, debt: r.convert(from.owed(b), from)}
 	}
-	if capacity := r.price(r.Burst); r.sub(capacity, b.debt).us < 0 {
-		b.debt = capacity
+	if capacity := r.price(r.Burst); r.sub(capacity, r.owed(b)).us < 0 {
+		b = tokenBucket{seen: b.seen, debt: capacity}
 	}
-	return b, nil
+	return b, kept, nil
 }
 
 // couldOwe reports whether a token bucket of the rate could have packed the debt.

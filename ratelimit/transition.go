@@ -23,6 +23,9 @@ type Bucket struct {
 	Tag  string // buckets of one tag lie on the same part of a partitioned store
 	// Cost, where not 0, stands for this bucket in place of that of the Take or Give.
 	Cost int64
+	// Leased says that what the bucket's slots count is units that were leased, and its
+	// key of type keytype.TokenLease.
+	Leased bool
 }
 
 // CostOf is what a Take or Give of the given cost means for the bucket.
@@ -35,6 +38,9 @@ func (b Bucket) CostOf(given int64) int64 {
 
 // Type is the type of the bucket's key.
 func (b Bucket) Type() *keytype.Type {
+	if b.Leased {
+		return keytype.TokenLease
+	}
 	if b.Rule.Algorithm == Concurrency {
 		return keytype.ConcurrencySlot
 	}
@@ -47,10 +53,13 @@ type Take struct {
 	Cost    int64    // 1 to the smallest Burst of the rules, but see Repeat
 	Now     int64    // microseconds since 1970, up to 2^53
 	Peek    bool     // decide, and take nothing
-	SlotID  string   // names what is taken from Concurrency, 1 to 64 bytes without a colon; unused elsewhere
+	SlotID  string   // names what is taken from Concurrency, 1 to 64 bytes without a colon, in place of what it named before; unused elsewhere
 	Record  string   // key of type keytype.ChargeRequest that makes a repetition exact, or ""
 	Repeat  bool     // answer a repetition, whatever Cost; refuse everything else
 	Bind    Bind     // ties the id of the request to what it came with; a Peek ignores it
+	// Pending says that what is taken may still go back: a Give with Ends says what
+	// becomes of it. A Take that is not, and repeats one that is, settles it.
+	Pending bool
 }
 
 // A Give puts units back into buckets, and frees slots. What it names and a bucket
@@ -65,6 +74,10 @@ type Give struct {
 	Charged int64
 	Record  string // as for a Take; a repeated Give puts nothing back
 	Bind    Bind   // as for a Take
+	// Ends, where not "", says what becomes of the pending charge that was made at
+	// Charged. With a Record, which then is the Take's, it does so as long as that one
+	// says that the charge is pending.
+	Ends End
 }
 
 // A State is what a store keeps under one key from now on. The zero State means
@@ -72,6 +85,7 @@ type Give struct {
 type State struct {
 	Packed []byte
 	Full   int64 // microseconds since 1970: from then on this state and no state say the same
+	Gone   bool  // instead: the store drops what it has
 }
 
 // A Verdict is what one rule says of its bucket. Its durations are in microseconds, rounded up.
@@ -80,6 +94,7 @@ type Verdict struct {
 	Wait      time.Duration // until the rule lets the same cost pass, 0 where it does now
 	Reset     time.Duration // until the bucket is full
 	Delay     time.Duration // LeakyBucket: until what was taken has its turn
+	Pending   bool          // some of what it counts may still go back, as far as the rule can tell
 }
 
 // An Outcome is a store's answer to a Take or a Give.
@@ -88,6 +103,9 @@ type Outcome struct {
 	Verdicts []Verdict // by bucket, of what is left
 	SlotID   string    // what was taken from Concurrency: the Take's own, or that of the Take which it repeats
 	Source   Source
+	// Repeated says that the Take was done before, Pending that what it got then may
+	// still go back.
+	Repeated, Pending bool
 	// Mismatch says that the id of the request belongs to another: nothing was done, and
 	// the verdicts are empty.
 	Mismatch bool
@@ -154,7 +172,7 @@ func (t Take) decide(s Stored) (Next, Outcome, error) {
 	case out.Allowed:
 		out.SlotID = t.SlotID
 		if t.Record != "" {
-			next.Record = record{at: t.Now, turn: t.Now + delay.Microseconds(), slotID: t.SlotID}.state()
+			next.Record = record{at: t.Now, turn: t.Now + delay.Microseconds(), slotID: t.SlotID, pending: t.Pending}.state()
 		}
 	}
 	return next, out, nil
@@ -179,11 +197,12 @@ func (t Take) holds(first record, packed [][]byte) (bool, error) {
 	return true, nil
 }
 
-// repeat answers a Take that was done before: it takes nothing, and has what the first one got.
+// repeat answers a Take that was done before: it takes nothing, and has what the first
+// one got. Where that is pending it stays from now on, unless this Take is pending too.
 func (t Take) repeat(first record, packed [][]byte) (Next, Outcome, error) {
-	next := make([]State, len(t.Buckets))
-	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets)), SlotID: first.slotID}
-	if err := t.apply(0, packed, next, out.Verdicts); err != nil {
+	next := Next{States: make([]State, len(t.Buckets))}
+	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets)), SlotID: first.slotID, Repeated: true, Pending: first.pending && t.Pending}
+	if err := t.apply(0, packed, next.States, out.Verdicts); err != nil {
 		return Next{}, Outcome{}, err
 	}
 	for i, b := range t.Buckets {
@@ -191,14 +210,26 @@ func (t Take) repeat(first record, packed [][]byte) (Next, Outcome, error) {
 			out.Verdicts[i].Delay = micros(max(0, first.turn-t.Now))
 		}
 	}
-	return Next{}, out, nil
+	if !first.pending || t.Pending || t.Repeat {
+		return Next{}, out, nil
+	}
+	settled := Give{Buckets: t.Buckets, Cost: t.Cost, Now: t.Now, Charged: first.at, Ends: Settled}
+	for i := range t.Buckets {
+		var err error
+		if next.States[i], _, err = settled.back(i, packed); err != nil {
+			return Next{}, Outcome{}, err
+		}
+	}
+	first.pending = false
+	next.Record = first.state()
+	return next, out, nil
 }
 
 // apply charges every bucket with cost. A cost of 0 leaves waits and delays as they
 // are: they are those of the cost that was refused.
 func (t Take) apply(cost int64, packed [][]byte, next []State, verdicts []Verdict) error {
 	for i, b := range t.Buckets {
-		state, v, err := b.Rule.Next(packed[i], t.Now, b.CostOf(cost), t.SlotID)
+		state, v, err := b.Rule.next(packed[i], t, b.CostOf(cost))
 		if err != nil {
 			return fmt.Errorf("bucket %d: %w", i, err) // a key holds ids, which belong in no log
 		}
@@ -217,45 +248,67 @@ func (g Give) Decide(s Stored) (Next, Outcome, error) {
 }
 
 func (g Give) decide(s Stored) (Next, Outcome, error) {
-	_, repeated, err := unpackRecord(s.Record, g.Now)
+	first, found, err := unpackRecord(s.Record, g.Now)
 	if err != nil {
 		return Next{}, Outcome{}, err
 	}
+	repeated := found
+	if g.Ends != "" {
+		repeated = g.Record != "" && (!found || !first.pending || first.at != g.Charged)
+	}
 	next := Next{States: make([]State, len(g.Buckets))}
-	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(g.Buckets))}
+	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(g.Buckets)), Repeated: repeated}
 	if repeated {
 		g.Cost, g.SlotID = 0, ""
 	}
-	for i, b := range g.Buckets {
-		of := g
-		of.Cost = b.CostOf(g.Cost)
-		next.States[i], out.Verdicts[i], err = b.Rule.Back(s.Packed[i], of)
-		if err != nil {
-			return Next{}, Outcome{}, fmt.Errorf("bucket %d: %w", i, err)
+	for i := range g.Buckets {
+		if next.States[i], out.Verdicts[i], err = g.back(i, s.Packed); err != nil {
+			return Next{}, Outcome{}, err
 		}
 		if repeated { // it changes nothing, not even a state that a set clock has left odd
 			next.States[i] = State{}
 		}
 	}
-	if g.Record != "" && !repeated {
+	switch {
+	case g.Record == "" || repeated:
+	case g.Ends == Undone:
+		next.Record = State{Gone: true}
+	case g.Ends == Settled:
+		first.pending = false
+		next.Record = first.state()
+	default:
 		next.Record = record{at: g.Now, turn: g.Now}.state()
 	}
 	return next, out, nil
+}
+
+// back puts into the bucket i what there is for it.
+func (g Give) back(i int, packed [][]byte) (State, Verdict, error) {
+	g.Cost = g.Buckets[i].CostOf(g.Cost)
+	state, v, err := g.Buckets[i].Rule.Back(packed[i], g)
+	if err != nil {
+		return State{}, Verdict{}, fmt.Errorf("bucket %d: %w", i, err)
+	}
+	return state, v, nil
 }
 
 // Next charges one bucket with cost, 0 to Burst, unless it must wait for that, and
 // leaves what is stored alone where nothing changes. It fails on a packed state
 // that no Next has written.
 func (r Rule) Next(packed []byte, now, cost int64, slotID string) (State, Verdict, error) {
+	return r.next(packed, Take{Now: now, SlotID: slotID}, cost)
+}
+
+func (r Rule) next(packed []byte, t Take, cost int64) (State, Verdict, error) {
 	switch r.Algorithm {
 	case TokenBucket, GCRA, LeakyBucket:
-		return r.nextDebt(packed, now, cost)
+		return r.nextDebt(packed, t, cost)
 	case FixedWindow, SlidingWindowCounter:
-		return r.nextWindow(packed, now, cost)
+		return r.nextWindow(packed, t.Now, cost)
 	case SlidingWindowLog:
-		return r.nextLog(packed, now, cost)
+		return r.nextLog(packed, t.Now, cost)
 	case Concurrency:
-		return r.nextSlots(packed, now, cost, slotID)
+		return r.nextSlots(packed, t.Now, cost, t.SlotID)
 	default:
 		return State{}, Verdict{}, fmt.Errorf("no algorithm %q", r.Algorithm)
 	}
@@ -263,6 +316,9 @@ func (r Rule) Next(packed []byte, now, cost int64, slotID string) (State, Verdic
 
 // Back puts into one bucket what the Give has for it.
 func (r Rule) Back(packed []byte, g Give) (State, Verdict, error) {
+	if g.Ends == Settled && !r.Algorithm.refills() { // these have it as they keep it
+		g.Cost, g.SlotID = 0, ""
+	}
 	switch r.Algorithm {
 	case TokenBucket, GCRA, LeakyBucket:
 		return r.backDebt(packed, g)

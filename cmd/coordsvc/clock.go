@@ -38,6 +38,20 @@ func setClockOffset(c *config, v string) error {
 	return nil
 }
 
+// setMetrics switches the metrics off, to measure what they cost.
+func setMetrics(c *config, v string) error {
+	c.unmeasured = v == "off"
+	switch {
+	case v == "":
+		return nil
+	case testHooks != "1":
+		return errors.New("is for binaries that were linked for tests: leave it unset")
+	case !c.unmeasured:
+		return fmt.Errorf("is %q: write off", v)
+	}
+	return nil
+}
+
 // lastLook is how the latest look at DynamoDB's clock ended.
 type lastLook struct{ failed atomic.Bool }
 

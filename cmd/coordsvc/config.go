@@ -28,6 +28,7 @@ type config struct {
 	bootstrapKeyFile string
 	leaseGuard       time.Duration
 	clockOffset      time.Duration // in tests
+	unmeasured       bool          // in tests: nothing is counted
 	policyPath       string
 	redisURL         string // "" = none
 	redisPrefix      string
@@ -60,8 +61,8 @@ var settings = []setting{
 		}
 		return setAddr(&c.httpAddr, v, def)
 	}},
-	{"COORD_OPS_ADDR", "address of health and metrics (127.0.0.1:9090)", func(c *config, v string) error {
-		return setAddr(&c.opsAddr, v, "127.0.0.1:9090")
+	{"COORD_OPS_ADDR", "address of health and metrics (" + defaultOpsAddr + ")", func(c *config, v string) error {
+		return setAddr(&c.opsAddr, v, defaultOpsAddr)
 	}},
 	{"COORD_DATA_DIR", "folder of the embedded store (./coordsvc-data)", func(c *config, v string) error {
 		c.dataDir = orDefault(v, "./coordsvc-data")
@@ -87,6 +88,7 @@ var settings = []setting{
 	}},
 	{"COORD_X_RATELIMIT", "sets X-RateLimit-Limit, -Remaining and -Reset on checks, the last in seconds since 1970 (epoch) or from now (delta); unset: none", setXRateLimit},
 	{"COORD_TEST_CLOCK_OFFSET_MS", "how far the clock is off, in ms; for binaries that were linked for tests", setClockOffset},
+	{"COORD_TEST_METRICS", "off: nothing is counted; for binaries that were linked for tests", setMetrics},
 	{"COORD_GRPC_ADDR", "address of Envoy's rate limit service over gRPC; unset: none", func(c *config, v string) error {
 		if v == "" {
 			return nil
@@ -168,6 +170,9 @@ func setDynamoDB(c *config, v string) error {
 	}
 	return nil
 }
+
+// defaultOpsAddr is where health and metrics are asked for, from this machine alone.
+const defaultOpsAddr = "127.0.0.1:9090"
 
 func setAddr(to *string, v, def string) error {
 	*to = orDefault(v, def)

@@ -175,7 +175,7 @@ func TestShellQuoteAndDialable(t *testing.T) {
 			t.Errorf("shellQuote(%q) = %s, want %s", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{"0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", "10.0.0.1:1": "10.0.0.1:1"} {
+	for in, want := range map[string]string{"0.0.0.0:1": "127.0.0.1:1", "[::]:1": "127.0.0.1:1", ":1": "127.0.0.1:1", "10.0.0.1:1": "10.0.0.1:1"} {
 		if got := dialable(in); got != want {
 			t.Errorf("dialable(%q) = %s, want %s", in, got, want)
 		}

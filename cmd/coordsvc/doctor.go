@@ -32,7 +32,7 @@ func diagnose(ctx context.Context, args []string, getenv func(string) string, st
 		output = v
 		return nil
 	})
-	c, err := loadConfig(fs, args, getenv, stderr, needsKeysFile, takesFlagsOnly(fs))
+	c, err := loadConfig(fs, args, getenv, stderr, needsKeysFile, takesFlagsOnly(fs), rightTraces(getenv))
 	if err != nil {
 		return err
 	}

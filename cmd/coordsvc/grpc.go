@@ -19,7 +19,7 @@ type grpcService struct {
 	listener net.Listener
 }
 
-func listenGRPC(ctx context.Context, c config, limits *ratelimit.Limiter, keys *auth.Manager, unready func() error, metrics *telemetry.Metrics, log *slog.Logger) (*grpcService, error) {
+func listenGRPC(ctx context.Context, c config, limits *ratelimit.Limiter, keys *auth.Manager, unready func() error, metrics *telemetry.Metrics, tracer *telemetry.Tracer, log *slog.Logger) (*grpcService, error) {
 	if c.grpcAddr == "" {
 		return nil, nil //nolint:nilnil // there is none, and that is right
 	}
@@ -27,9 +27,16 @@ func listenGRPC(ctx context.Context, c config, limits *ratelimit.Limiter, keys *
 	if err != nil {
 		return nil, err
 	}
-	return &grpcService{listener: l, server: rls.New(limits, keys, rls.Options{
-		Fields: ratelimithttp.Fields{Older: c.xRateLimit, Now: c.now}, Ready: unready, Log: log, Observe: metrics.ObserveGRPC,
-	})}, nil
+	opts := rls.Options{
+		Fields: ratelimithttp.Fields{Older: c.xRateLimit, Now: c.now}, Ready: unready, Log: log, TraceIDs: telemetry.CallTraceIDs,
+	}
+	if !c.unmeasured {
+		opts.Observe = metrics.ObserveGRPC
+	}
+	if tracer != nil {
+		opts.Trace = tracer
+	}
+	return &grpcService{listener: l, server: rls.New(limits, keys, opts)}, nil
 }
 
 func (g *grpcService) addr() string {

@@ -37,6 +37,7 @@ const usage = `coordsvc keeps coordination state: sessions, rate limits, leases,
   coordsvc policy explain FILE|DIR   say which limits, keys and overrides a request meets; --help has its flags
   coordsvc backup DIR                copy the embedded store, while it is in use, to a new data folder
   coordsvc doctor [-o json]          say what is set up wrong, with the settings of serve; fails where something is
+  coordsvc healthcheck [--ready]     ask the service on this machine whether it lives, or is ready; fails where not
   coordsvc version
 
 Each takes --help. A setting is an environment variable or the flag of the same
@@ -67,6 +68,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return backup(ctx, args, getenv, stdout, stderr)
 	case "doctor":
 		return diagnose(ctx, args, getenv, stdout, stderr)
+	case "healthcheck":
+		return healthcheck(ctx, args, getenv, stdout, stderr)
 	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, version())
 		return nil

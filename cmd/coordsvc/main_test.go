@@ -28,6 +28,7 @@ func TestHelpAndVersionAreAnswers(t *testing.T) {
 		{"serve --help", "-x-ratelimit"},
 		{"backup --help", "-data-dir"},
 		{"doctor --help", "-data-dir"},
+		{"healthcheck --help", "-ops-addr"},
 	} {
 		var out, errOut bytes.Buffer
 		err := run(t.Context(), strings.Fields(c.args), func(string) string { return "" }, &out, &errOut, func(addresses) {})

@@ -125,6 +125,9 @@ func writeExplanation(w io.Writer, e policy.Explanation, named func(policy.Expla
 		counts = "a refusal counts"
 	}
 	fmt.Fprintf(w, "policy %s: stage %s, %s; while the store fails: %s\n", e.Policy.Name, stage, counts, e.Policy.Posture)
+	if e.Policy.Mode == ratelimit.Leased {
+		fmt.Fprintf(w, "mode leased: %s\n", leasedText(e.Policy))
+	}
 	for _, l := range e.Limits {
 		fmt.Fprintf(w, "limit %s: %s %s", l.Name, l.Algorithm, numbersText(l.Limit))
 		if l.Override > 0 {
@@ -134,10 +137,28 @@ func writeExplanation(w io.Writer, e policy.Explanation, named func(policy.Expla
 		if name := named(l); name != "" {
 			fmt.Fprintf(w, "  in Redis %s\n", name)
 		}
+		if l.Of > 1 {
+			meets := fmt.Sprintf("this request meets number %d", l.Shard+1)
+			if l.Turns {
+				meets = "requests like this one take turns, of which this is one"
+			}
+			fmt.Fprintf(w, "  one of %d shards, each with its part of the limit: %s\n", l.Of, meets)
+		}
 		if l.Apart {
 			fmt.Fprintln(w, "  in another slot than the first limit: taken in a second step")
 		}
 	}
+}
+
+// leasedText says what the mode comes to.
+func leasedText(p ratelimit.Policy) string {
+	switch {
+	case p.Stage != ratelimit.Enforce:
+		return "in this stage decided as exact"
+	case slices.ContainsFunc(p.Limits, ratelimit.Limit.TooSmallToLease):
+		return "too few units for batches, or full again within 100 ms, so decided as exact"
+	}
+	return fmt.Sprintf("up to %d units more than the limits say may pass at any time", p.MaxOvershoot)
 }
 
 func numbersText(l ratelimit.Limit) string {

@@ -60,7 +60,7 @@ limit tenant: sliding_window_counter 100/m, by override 2 for tenant: trial-*
 	}
 	keys := policyFile(t, "route "+strings.Repeat("A", 43)+"=\nseal "+strings.Repeat("B", 43)+"=\n")
 	out, err = policyCommand(t, "explain", "--policy", "search", "--descriptor", "tenant=trial-7", "--descriptor", "user=a=b", "--keys-file", keys, "--redis-prefix", "one:", policies)
-	if lines := regexp.MustCompile(`(?m)^  in Redis one:\{[A-Za-z0-9_-]{12}\}rate_bucket:[A-Za-z0-9_-]{22}$`).FindAllString(out, -1); err != nil || len(lines) != 2 || lines[0] == lines[1] {
+	if lines := regexp.MustCompile(`(?m)^  in Redis one:\{[A-Za-z0-9_-]{6}\}b:[A-Za-z0-9_-]{16}$`).FindAllString(out, -1); err != nil || len(lines) != 2 || lines[0] == lines[1] {
 		t.Errorf("got\n%s%v", out, err)
 	}
 	apart := policyFile(t, `version: 1
@@ -81,6 +81,45 @@ policies:
 		if err != nil || !strings.Contains(out, line) {
 			t.Errorf("got %v and\n%s without %s", err, out, line)
 		}
+	}
+}
+
+func TestPolicyExplainsShards(t *testing.T) {
+	file := policyFile(t, "version: 1\npolicies:\n  - {name: default, on_store_failure: fail_open, limits: [{name: l, key: [tenant], algorithm: gcra, rate: 100/s, shards: 16}]}\n")
+	for descriptors, says := range map[string]string{
+		"user=ann": `\n  one of 16 shards, each with its part of the limit: this request meets number [0-9]+\n`,
+		"":         `\n  one of 16 shards, each with its part of the limit: requests like this one take turns, of which this is one\n`,
+	} {
+		args := []string{"explain", "--descriptor", "tenant=x"}
+		if descriptors != "" {
+			args = append(args, "--descriptor", descriptors)
+		}
+		out, err := policyCommand(t, append(args, file)...)
+		if err != nil || !regexp.MustCompile(says).MatchString(out) {
+			t.Errorf("got %v and\n%s", err, out)
+		}
+	}
+}
+
+func TestPolicyExplainsLeases(t *testing.T) {
+	for _, c := range []struct{ stage, rate, says string }{
+		{"enforce", "100/s", "mode leased: up to 50 units more than the limits say may pass at any time\n"},
+		{"shadow", "100/s", "mode leased: in this stage decided as exact\n"},
+		{"enforce", "10/s", "mode leased: too few units for batches, or full again within 100 ms, so decided as exact\n"},
+	} {
+		file := policyFile(t, "version: 1\npolicies:\n  - {name: default, on_store_failure: fail_open, stage: "+c.stage+", mode: leased, max_overshoot: 50, limits: [{name: l, key: [user], algorithm: gcra, rate: "+c.rate+"}]}\n")
+		out, err := policyCommand(t, "explain", "--descriptor", "user=u", file)
+		if err != nil || !strings.Contains(out, c.says) {
+			t.Errorf("%s: got %q, %v", c.says, out, err)
+		}
+		out, err = policyCommand(t, "lint", file)
+		if err != nil || strings.Contains(out, "has too few units for batches") != (c.rate == "10/s") {
+			t.Errorf("%s: lint says %q, %v", c.rate, out, err)
+		}
+	}
+	apart := policyFile(t, "version: 1\npolicies:\n  - {name: default, on_store_failure: fail_open, mode: leased, max_overshoot: 50, limits: [{name: l, key: [user], algorithm: gcra, rate: 100/s}, {name: m, key: [app], algorithm: gcra, rate: 100/s}]}\n")
+	if out, err := policyCommand(t, "lint", apart); err == nil || !strings.Contains(out, "policies[0].mode: mode leased needs all limits in one slot: slot must name descriptors that limit m has, too") {
+		t.Errorf("got %q, %v", out, err)
 	}
 }
 

@@ -70,7 +70,7 @@ func (r *readiness) end() {
 
 func serve(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer, ready func(addresses)) error {
 	flags := flag.NewFlagSet("coordsvc serve", flag.ContinueOnError)
-	c, err := loadConfig(flags, args, getenv, stderr, needsKeysFile, takesFlagsOnly(flags))
+	c, err := loadConfig(flags, args, getenv, stderr, needsKeysFile, takesFlagsOnly(flags), rightTraces(getenv))
 	if err != nil {
 		return err
 	}
@@ -80,20 +80,31 @@ func serve(ctx context.Context, args []string, getenv func(string) string, stdou
 		return err
 	}
 	metrics := telemetry.New()
-	s, err := openStores(ctx, c, metered(c, metrics), watched(c, metrics))
+	tracer, err := startTraces(ctx, getenv, metrics, log)
+	if err != nil {
+		return err
+	}
+	s, err := openStores(ctx, c, metered(c, metrics), watched(c, metrics), dynamoTraced(c, tracer))
 	if errors.Is(err, kv.ErrLocked) {
 		return fmt.Errorf("another process serves the data folder %s: end it, or set COORD_DATA_DIR to a folder of its own", c.dataDir)
 	}
 	if err != nil {
 		return err
 	}
-	s.watch(c, metrics)
-	err = serveStores(ctx, c, s, metrics, log, stdout, ready)
-	return errors.Join(err, s.close())
+	s.watch(c, metrics, tracer)
+	bounded, unbound := context.WithCancel(ctx)
+	defer unbound()
+	go boundGarbage(bounded, getenv)
+	err = serveStores(ctx, c, s, metrics, tracer, log, stdout, ready)
+	err = errors.Join(err, s.close())
+	if lost := tracer.Close(context.WithoutCancel(ctx)); lost != nil {
+		log.Warn("the last spans were not sent", "error", notSent(lost))
+	}
+	return err
 }
 
 // serveStores runs the service over open stores until ctx ends.
-func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Metrics, log *slog.Logger, stdout io.Writer, ready func(addresses)) error {
+func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Metrics, tracer *telemetry.Tracer, log *slog.Logger, stdout io.Writer, ready func(addresses)) error {
 	secrets, err := loadKeys(keysPath(c))
 	if err != nil {
 		return err
@@ -104,7 +115,7 @@ func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Met
 	opened := make(chan struct{})
 	keys := auth.New(closed{s.auth, opened}, auth.Options{})
 	counted, options, end := limitStore(s, c, secrets, metrics, log)
-	defer end() //nolint:errcheck // ends a probe, and cannot fail
+	defer end() //nolint:errcheck // ends a probe and the last charges, and cannot fail
 	policies, err := startPolicies(c)
 	if err != nil {
 		return err
@@ -114,7 +125,7 @@ func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Met
 		return err
 	}
 	s.tenants = newTenants(s, c)
-	api, err := newAPI(s, keys, limits, c, secrets, log, metrics, ctx.Done()) //nolint:contextcheck // its handlers have each request's own context
+	api, err := newAPI(s, keys, limits, c, secrets, log, metrics, tracer, ctx.Done()) //nolint:contextcheck // its handlers have each request's own context
 	if err != nil {
 		return err
 	}
@@ -128,8 +139,9 @@ func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Met
 		return errors.Join(err, apiListener.Close())
 	}
 	unready := func() error { return cmp.Or(state.get(), s.fault(ctx), s.tablesBar.reason(), s.clockFault(c)) }
+	watchLeases(limits, metrics)
 	metrics.WatchReady(func() bool { return unready() == nil })
-	proxies, err := listenGRPC(ctx, c, limits, keys, unready, metrics, log)
+	proxies, err := listenGRPC(ctx, c, limits, keys, unready, metrics, tracer, log)
 	if err != nil {
 		return errors.Join(err, apiListener.Close(), opsListener.Close())
 	}
@@ -148,6 +160,8 @@ func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Met
 	group.Go(func() error { return proxies.run(ctx) })
 	group.Go(func() error { s.tenants.Poll(ctx); return nil })
 	group.Go(func() error { watchClock(ctx, s, c, log); return nil })
+	group.Go(func() error { limits.RunLeases(ctx); return nil })
+	group.Go(func() error { watchHotKeys(ctx, options.HotKeys, s, c, secrets, metrics, log); return nil })
 	group.Go(func() error { watchPolicies(ctx, c, limits, metrics, log); return nil })
 	group.Go(func() error { return sweep(ctx, s, newQuotas(s, c), log) })
 	group.Go(func() error {
@@ -178,7 +192,9 @@ func serveStores(ctx context.Context, c config, s stores, metrics *telemetry.Met
 		state.end()
 		return drain(context.WithoutCancel(ctx), servers)
 	})
-	return group.Wait()
+	err = group.Wait()
+	endLeases(context.WithoutCancel(ctx), limits, log)
+	return err
 }
 
 func listen(ctx context.Context, setting, addr string) (net.Listener, error) {
@@ -349,7 +365,7 @@ func printReady(ctx context.Context, c config, keys *auth.Manager, at addresses,
 // dialable replaces an address of every interface by the loopback one.
 func dialable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
 		return net.JoinHostPort("127.0.0.1", port)
 	}
 	return addr

@@ -195,6 +195,9 @@ func dynamoClient(ctx context.Context, c config, options ...func(*dynamodb.Optio
 
 // metered counts the capacity that the stores consume.
 func metered(c config, metrics *telemetry.Metrics) func(*dynamodb.Options) {
+	if c.unmeasured {
+		return func(*dynamodb.Options) {}
+	}
 	return dynamo.Meter(func(table, operation string, units float64) {
 		if t, known := keytype.ByTable(c.tablePrefix, table); known {
 			metrics.CapacityConsumed(t.Name, operation, units)
@@ -204,22 +207,25 @@ func metered(c config, metrics *telemetry.Metrics) func(*dynamodb.Options) {
 
 // watched counts the requests to DynamoDB.
 func watched(c config, metrics *telemetry.Metrics) func(*dynamodb.Options) {
+	if c.unmeasured {
+		return func(*dynamodb.Options) {}
+	}
 	return dynamo.Watch(func(t dynamo.Try) {
-		kind := "none"
-		if of, known := keytype.OfItem(c.tablePrefix, t.Table, t.Partition, t.Sort); known {
-			kind = of.Name
-		}
-		metrics.StoreTried("dynamodb", kind, t.Operation, string(t.Outcome), t.Took)
+		metrics.StoreTried("dynamodb", itemType(c, t), t.Operation, string(t.Outcome), t.Took)
 	})
 }
 
-// watch counts the requests to the other stores.
-func (s *stores) watch(c config, metrics *telemetry.Metrics) {
-	if s.redis != nil {
+// watch counts the requests to the other stores, and makes spans of them where there
+// is a tracer.
+func (s *stores) watch(c config, metrics *telemetry.Metrics, tracer *telemetry.Tracer) {
+	if s.redis != nil && !c.unmeasured {
 		s.redis.AddHook(metrics.RedisHook(c.redisPrefix))
 	}
-	if s.file != nil {
-		s.embed(metrics.WatchFile(s.file))
+	if s.redis != nil && tracer != nil {
+		s.redis.AddHook(tracer.RedisHook(c.redisPrefix))
+	}
+	if s.file != nil && !c.unmeasured {
+		s.embed(metrics.WatchFile(s.file, tracer))
 	}
 }
 
@@ -243,7 +249,7 @@ func newTenants(s stores, c config) *session.Tenants {
 }
 
 // newAPI puts the managers over the stores and the HTTP surface over the managers.
-func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, secrets fileKeys, log *slog.Logger, metrics *telemetry.Metrics, ending <-chan struct{}) (http.Handler, error) {
+func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, secrets fileKeys, log *slog.Logger, metrics *telemetry.Metrics, tracer *telemetry.Tracer, ending <-chan struct{}) (http.Handler, error) {
 	sealer, err := seal.New(secrets.seal)
 	if err != nil {
 		return nil, err
@@ -258,14 +264,19 @@ func newAPI(s stores, keys *auth.Manager, limits *ratelimit.Limiter, c config, s
 		Sessions:        session.New(s.sessions, session.Options{Now: c.now, RouteKey: secrets.route, Tenants: s.tenants, Cursors: sealer}),
 		RateLimitFields: ratelimithttp.Fields{Older: c.xRateLimit, Now: c.now},
 
-		Mode:    keytype.Mode{DynamoDB: !c.embedded(), Redis: s.redis != nil, StaleGrace: c.staleGrace},
-		Log:     log,
-		Observe: metrics.Observe,
-		Meter:   metrics,
+		Mode:     keytype.Mode{DynamoDB: !c.embedded(), Redis: s.redis != nil, StaleGrace: c.staleGrace},
+		Log:      log,
+		TraceIDs: telemetry.TraceIDs,
 
 		Idempotency: newRecords(s, c, "claims"),
 		Receipts:    newRecords(s, c, "receipts"),
 		Sealer:      sealer,
+	}
+	if !c.unmeasured {
+		deps.Observe, deps.Meter = metrics.Observe, metrics
+	}
+	if tracer != nil {
+		deps.Trace = tracer
 	}
 	if s.locks != nil {
 		deps.Locks = lock.New(s.locks, lock.Options{})

@@ -58,6 +58,11 @@ func newCache(store Store, now func() time.Time) *cache {
 func (c *cache) get(ctx context.Context, id string) (Record, bool, error) {
 	a := c.ask(ctx, id)
 	select {
+	case <-a.done: // as nearly always: a context is not asked for its end without need
+		return a.rec, a.found, a.err
+	default:
+	}
+	select {
 	case <-a.done:
 		return a.rec, a.found, a.err
 	case <-ctx.Done():

@@ -69,7 +69,8 @@ func digestOf(text string) (digest, bool) {
 	if !ok || len(rest) < textMin || len(rest) > textMax || strings.ContainsFunc(rest, isForeign) {
 		return digest{}, false
 	}
-	return sha256.Sum256([]byte(text)), true
+	var room [len(textPrefix) + textMax]byte // on the stack
+	return sha256.Sum256(append(room[:0], text...)), true
 }
 
 func isForeign(r rune) bool {
@@ -82,4 +83,7 @@ func isForeign(r rune) bool {
 
 // id names the key: half of the hash, so that a text finds its record with one
 // read and an id, which anybody may see, does not prove the text.
-func (d digest) id() string { return "key_" + hex.EncodeToString(d[:len(d)/2]) }
+func (d digest) id() string {
+	var room [len("key_") + len(d)]byte
+	return string(hex.AppendEncode(append(room[:0], "key_"...), d[:len(d)/2]))
+}

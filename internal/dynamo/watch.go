@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -11,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 // A Try is one request that was sent, of the one or several that a call may need.
@@ -38,18 +40,35 @@ const (
 
 // Watch is the option that tells of every try of every call, at its end.
 func Watch(tried func(Try)) func(*dynamodb.Options) {
+	return around("coordsvc:watch", func(context.Context, Try, http.Header) func(Try) { return tried })
+}
+
+// Trace is the option that has begin called before every try of every call, with the
+// header that goes out, which it may add to, and what begin returns called at its end.
+func Trace(begin func(ctx context.Context, t Try, header http.Header) (ended func(Try))) func(*dynamodb.Options) {
+	return around("coordsvc:trace", begin)
+}
+
+// around stands behind what signs a request: what it adds to the header is not signed,
+// and need not be.
+func around(name string, begin func(context.Context, Try, http.Header) func(Try)) func(*dynamodb.Options) {
 	type key struct{}
-	note := middleware.InitializeMiddlewareFunc("coordsvc:named",
+	note := middleware.InitializeMiddlewareFunc(name+":named",
 		func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
 			return next.HandleInitialize(middleware.WithStackValue(ctx, key{}, named(in.Parameters)), in)
 		})
-	measure := middleware.DeserializeMiddlewareFunc("coordsvc:watch",
+	measure := middleware.DeserializeMiddlewareFunc(name,
 		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
 			t, _ := middleware.GetStackValue(ctx, key{}).(Try)
-			begun := time.Now()
+			t.Operation = middleware.GetOperationName(ctx)
+			var header http.Header
+			if r, ok := in.Request.(*smithyhttp.Request); ok {
+				header = r.Header
+			}
+			ended, begun := begin(ctx, t, header), time.Now()
 			out, metadata, err := next.HandleDeserialize(ctx, in)
-			t.Operation, t.Outcome, t.Took = middleware.GetOperationName(ctx), outcomeOf(err), time.Since(begun)
-			tried(t)
+			t.Outcome, t.Took = outcomeOf(err), time.Since(begun)
+			ended(t)
 			return out, metadata, err
 		})
 	return func(o *dynamodb.Options) {

@@ -43,7 +43,7 @@ func (s *server) audited(r route) echo.HandlerFunc {
 		if err == nil || s.Audit == nil {
 			return err
 		}
-		key, _ := c.Get(callerKey).(auth.Key)
+		key := requestOf(c.Request().Context()).caller
 		e := audit.Event{Action: action, User: c.Param("user_id"), Subject: c.Param("handle") + c.Param("id") + c.Param("resource")}
 		if missing, denied := errors.AsType[*scopeError](err); denied {
 			e.Action, e.Reason = audit.Denied, string(missing.scope)
@@ -96,9 +96,12 @@ func (s *server) record(c echo.Context, key auth.Key, e audit.Event) {
 	if e.Outcome == "" {
 		e.Outcome = audit.OK
 	}
-	if lost, ok := errors.AsType[*audit.UnrecordedError](s.Audit.Record(c.Request().Context(), e)); ok {
+	ctx, ended := s.step(c.Request().Context(), c, "audit record")
+	err := s.Audit.Record(ctx, e)
+	ended(err)
+	if lost, ok := errors.AsType[*audit.UnrecordedError](err); ok {
 		s.Meter.Unrecorded()
-		s.Log.ErrorContext(c.Request().Context(), "an event was not stored", "event", lost.Event, "error", lost.Err)
+		s.Log.ErrorContext(ctx, "an event was not stored", s.named(ctx, c, "event", lost.Event, "error", lost.Err)...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math"
@@ -60,7 +61,7 @@ func readBody(c echo.Context) ([]byte, error) {
 		return nil, &http.MaxBytesError{Limit: maxBody}
 	}
 	// The server's own writer: it closes the connection when the limit is reached.
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, r.Body, maxBody))
+	body, err := readAll(http.MaxBytesReader(c.Response().Writer, r.Body, maxBody), r.ContentLength)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, err
 	}
@@ -73,7 +74,20 @@ func readBody(c echo.Context) ([]byte, error) {
 	return body, err
 }
 
+// readAll makes room for as much as was announced, at most maxBody, where it was.
+func readAll(r io.Reader, announced int64) ([]byte, error) {
+	if announced <= 0 {
+		return io.ReadAll(r)
+	}
+	body := bytes.NewBuffer(make([]byte, 0, announced+bytes.MinRead))
+	_, err := body.ReadFrom(r)
+	return body.Bytes(), err
+}
+
 func checkMediaType(h http.Header) error {
+	if types := h[echo.HeaderContentType]; len(types) == 1 && types[0] == echo.MIMEApplicationJSON && h.Get(echo.HeaderContentEncoding) == "" {
+		return nil // as nearly all are
+	}
 	mediaType, params, err := mime.ParseMediaType(h.Get(echo.HeaderContentType))
 	charset, named := params["charset"]
 	switch {
@@ -89,6 +103,9 @@ func checkMediaType(h http.Header) error {
 
 // checkQuery refuses parameters that the route does not take, or takes once.
 func checkQuery(raw string, known []string) error {
+	if raw == "" {
+		return nil
+	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return malformed("", "the query is malformed")

@@ -242,7 +242,7 @@ func TestContractNamesTheRoutesWithAKey(t *testing.T) {
 		request := request{method: r.method, path: path}
 		body, _ := requestBody(request).at("content", "application/json", "schema").fields()
 		asks := slices.Contains([]string{"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek"}, path)
-		now := slices.Contains([]string{"/v1/fences/{resource}/admit", "/v1/leases/{resource}/renew", "/v1/leases/renew-set", "/v1/locks/{name}/acquire", "/v1/locks/{name}/renew", "/v1/idempotency/{key}/extend"}, path)
+		now := slices.Contains([]string{"/v1/ratelimit/token-leases", "/v1/fences/{resource}/admit", "/v1/leases/{resource}/renew", "/v1/leases/renew-set", "/v1/locks/{name}/acquire", "/v1/locks/{name}/renew", "/v1/idempotency/{key}/extend"}, path)
 		want := r.method == "POST" && body["request_id"] == nil && !asks && !now
 		if want != r.takesKey() || want != takesKey(request) {
 			t.Errorf("%s %s: should take an Idempotency-Key: %v, does: %v, is listed to: %v", r.method, path, want, r.takesKey(), takesKey(request))

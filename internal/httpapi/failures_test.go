@@ -60,7 +60,7 @@ func (f *failing) View(ctx context.Context, fn func(kv.Tx) error) error {
 // startFailing starts a service whose managers, but for that of the keys, stand on one failing store.
 func startFailing(t *testing.T, change ...func(*Deps)) (*service, *failing) {
 	store := &failing{Store: kv.NewMemory(kv.MemoryOptions{})}
-	limits, err := ratelimit.New(ratelimit.NewLocal(store), []ratelimit.Policy{ratelimit.DefaultPolicy(), oneOfEach}, ratelimit.Options{})
+	limits, err := ratelimit.New(ratelimit.NewLocal(store), []ratelimit.Policy{ratelimit.DefaultPolicy(), oneOfEach, leased}, ratelimit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

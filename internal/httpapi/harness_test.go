@@ -50,7 +50,7 @@ func startService(t *testing.T, change ...func(*Deps)) *service {
 	s := &service{t: t, durable: kv.NewMemory(kv.MemoryOptions{}), buckets: kv.NewMemory(kv.MemoryOptions{}), events: kv.NewMemory(kv.MemoryOptions{}), clock: &clock{}, log: &logBuffer{}}
 	s.clock.at.Store(time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC).UnixMilli())
 	s.keys = auth.New(auth.NewLocal(s.durable), auth.Options{Now: s.clock.now})
-	limits, err := ratelimit.New(ratelimit.NewLocal(s.buckets), []ratelimit.Policy{ratelimit.DefaultPolicy(), twoLimits, oneOfEach, warned}, ratelimit.Options{Now: s.clock.now})
+	limits, err := ratelimit.New(ratelimit.NewLocal(s.buckets), []ratelimit.Policy{ratelimit.DefaultPolicy(), twoLimits, oneOfEach, warned, leased}, ratelimit.Options{Now: s.clock.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,6 +108,12 @@ var oneOfEach = ratelimit.Policy{
 		{Name: "mail", Key: []string{"user"}, Algorithm: ratelimit.LeakyBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 5, Per: time.Second}, Queue: 50}},
 		{Name: "exports", Key: []string{"user"}, Algorithm: ratelimit.Concurrency, Numbers: ratelimit.Numbers{Slots: 3, SlotTTL: 5 * time.Minute}},
 	},
+}
+
+// leased lets nodes take units in batches.
+var leased = ratelimit.Policy{
+	Name: "leased", Posture: ratelimit.FailClosed, Stage: ratelimit.Enforce, Mode: ratelimit.Leased, MaxOvershoot: 40,
+	Limits: []ratelimit.Limit{{Name: "user", Key: []string{"user"}, Algorithm: ratelimit.TokenBucket, Numbers: ratelimit.Numbers{Rate: ratelimit.Rate{Count: 1, Per: time.Second}, Burst: 100}}},
 }
 
 // warned is not enforced yet.

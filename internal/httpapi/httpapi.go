@@ -71,9 +71,13 @@ type Deps struct {
 	Audit       *audit.Manager       // nothing is recorded where nil
 
 	Mode    keytype.Mode
-	Log     *slog.Logger     // nothing is logged where nil
-	Observe Observe          // nobody is told where nil
-	Meter   Meter            // nobody is told where nil
+	Log     *slog.Logger // nothing is logged where nil
+	Observe Observe      // nobody is told where nil
+	Meter   Meter        // nobody is told where nil
+	Trace   Tracer       // nothing is traced where nil
+	// TraceIDs finds the trace of a request for the log, "" where there is none; nil finds none.
+	TraceIDs func(ctx context.Context, header http.Header) (traceID, spanID string)
+
 	Now     func() time.Time // time.Now where nil
 	Timeout time.Duration    // a request's time with the stores, 0 = 8 s
 }
@@ -102,7 +106,7 @@ func New(deps Deps) http.Handler {
 	e.Logger.SetOutput(io.Discard)
 	e.HTTPErrorHandler = s.fail
 	e.Use(s.edge, s.authenticate)
-	s.register(e, s.repeatable(s.routes()))
+	s.register(e, s.traced(s.repeatable(s.routes())))
 	return s.withDeadline(e)
 }
 
@@ -111,20 +115,17 @@ func New(deps Deps) http.Handler {
 // form, so that an id would be decoded never, once or twice depending on its characters.
 func (s *server) withDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), callerGone{}, r.Context()), s.Timeout)
-		defer cancel()
-		r = r.WithContext(ctx)
-		if r.URL.RawPath == "" {
+		ctx := &requestContext{Context: r.Context(), deadline: time.Now().Add(s.Timeout)}
+		defer ctx.end()
+		r = r.WithContext(ctx) //nolint:contextcheck // it is made of the request's own
+		if sent := r.URL.EscapedPath(); sent != r.URL.Path && r.URL.RawPath == "" {
 			u := *r.URL
-			u.RawPath = u.EscapedPath()
+			u.RawPath = sent
 			r.URL = &u
 		}
 		next.ServeHTTP(w, r)
 	})
 }
-
-// callerGone finds the request's context without the deadline: it ends with the connection.
-type callerGone struct{}
 
 // patient is the request's context with so much more time, for a caller who asked to
 // wait. The connection's deadline for the answer moves with it; the one for reading is
@@ -138,7 +139,10 @@ func (s *server) patient(c echo.Context, wait time.Duration) (context.Context, c
 	if err != nil && !errors.Is(err, http.ErrNotSupported) { // then nobody has set it
 		return nil, nil, fmt.Errorf("move the connection's deadline: %w", err)
 	}
-	gone, _ := c.Request().Context().Value(callerGone{}).(context.Context)
+	gone := requestOf(c.Request().Context()).Context
+	if s.Trace != nil {
+		gone = carried{gone, c.Request().Context()}
+	}
 	ctx, cancel := context.WithDeadline(gone, until)
 	return ctx, cancel, nil
 }
@@ -188,6 +192,8 @@ func (s *server) routes() []route {
 		{"POST", "/v1/ratelimit/refund", auth.RatelimitCheck, limits, s.refund, true, nil},
 		{"POST", "/v1/ratelimit/release", auth.RatelimitCheck, limits, s.releaseSlot, true, nil},
 		{"POST", "/v1/ratelimit/reset", auth.RatelimitAdmin, limits, s.resetLimits, true, nil},
+		{"POST", "/v1/ratelimit/token-leases", auth.RatelimitCheck, limits, s.leaseTokens, false, nil},
+		{"POST", "/v1/ratelimit/token-leases/return", auth.RatelimitCheck, limits, s.returnTokens, true, nil},
 		{"GET", "/v1/ratelimit/policies", auth.RatelimitCheck, limits, s.listPolicies, false, nil},
 		{"GET", "/v1/ratelimit/policies/:name", auth.RatelimitCheck, limits, s.getPolicy, false, nil},
 
@@ -246,7 +252,8 @@ func (s *server) register(e *echo.Echo, routes []route) {
 
 // serve checks what is the same for all routes, then handles the request.
 func (r route) serve(c echo.Context) error {
-	key, _ := c.Get(callerKey).(auth.Key) // absent on the one open route
+	of := requestOf(c.Request().Context())
+	key := of.caller // absent on the one open route
 	if r.scope != anyKey && !key.Allows(r.scope) {
 		return &scopeError{r.scope}
 	}
@@ -261,7 +268,7 @@ func (r route) serve(c echo.Context) error {
 			return err
 		}
 	}
-	c.Set(effectKey, r.effect)
+	of.effect = r.effect
 	return r.handle(c, key)
 }
 

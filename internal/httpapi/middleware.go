@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"runtime/debug"
@@ -16,11 +17,8 @@ import (
 	"github.com/coordsvc/coordsvc/internal/auth"
 )
 
-// Keys of what a request's context carries.
-const (
-	callerKey = "caller" // auth.Key
-	effectKey = "effect" // bool: the handler runs, and its outcome matters
-)
+// noStore is the value of a header field that is the same in every answer.
+var noStore = []string{"no-store"}
 
 const requestIDHeader = "X-Request-Id"
 
@@ -33,15 +31,19 @@ func (s *server) edge(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		start := s.Now()
 		id := c.Request().Header.Get(requestIDHeader)
-		if !saneID.MatchString(id) {
+		if id == "" || !saneID.MatchString(id) {
 			id = "req_" + rand.Text()
 		}
 		c.Response().Header().Set(requestIDHeader, id)
-		c.Response().Header().Set("Cache-Control", "no-store")
+		c.Response().Header()["Cache-Control"] = noStore
+		traced := func(int) {}
+		if s.Trace != nil {
+			traced = s.traceRequest(c)
+		}
 		if err := s.recovered(next, c); err != nil {
 			s.fail(err, c)
 		}
-		s.report(c, s.Now().Sub(start))
+		traced(s.report(c, s.Now().Sub(start)))
 		return nil
 	}
 }
@@ -64,18 +66,19 @@ func (s *server) recovered(next echo.HandlerFunc, c echo.Context) (err error) {
 }
 
 // report counts the answer and, at debug level, logs it: neither the path nor
-// the headers, which hold ids and secrets.
-func (s *server) report(c echo.Context, took time.Duration) {
+// the headers, which hold ids and secrets. It returns the status as it counts.
+func (s *server) report(c echo.Context, took time.Duration) (status int) {
 	path, method := pattern(c), c.Request().Method
-	status := c.Response().Status
+	status = c.Response().Status
 	if hungUp(c) {
 		status = statusHungUp
 	}
 	s.Observe(path, method, status, took)
-	key, _ := c.Get(callerKey).(auth.Key)
-	s.Log.DebugContext(c.Request().Context(), "request",
-		"route", path, "method", method, "status", status, "took", took,
-		"request_id", requestID(c), "tenant", key.Tenant, "key", key.ID)
+	if ctx := c.Request().Context(); s.Log.Enabled(ctx, slog.LevelDebug) {
+		key := requestOf(ctx).caller
+		s.Log.DebugContext(ctx, "request", s.named(ctx, c, "route", path, "method", method, "status", status, "took", took, "tenant", key.Tenant, "key", key.ID)...)
+	}
+	return status
 }
 
 // pattern is the route's, without what a caller chose.
@@ -106,7 +109,7 @@ func (s *server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		c.Set(callerKey, key)
+		requestOf(c.Request().Context()).caller = key
 		return next(c)
 	}
 }
@@ -117,7 +120,9 @@ func (s *server) caller(ctx context.Context, c echo.Context) (auth.Key, error) {
 	if !ok {
 		return auth.Key{}, auth.ErrUnauthenticated
 	}
+	ctx, ended := s.step(ctx, c, "auth authenticate")
 	key, err := s.Auth.Authenticate(ctx, secret)
+	ended(err)
 	if err != nil {
 		return auth.Key{}, fmt.Errorf("authenticate: %w", err)
 	}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -132,6 +133,9 @@ func (s *server) fail(err error, c echo.Context) {
 	if !hungUp(c) {
 		s.Meter.Problem(pattern(c), c.Request().Method, string(p.Code))
 	}
+	if s.Trace != nil {
+		requestOf(c.Request().Context()).code = p.Code
+	}
 	s.log(err, p, c)
 	if c.Response().Committed {
 		return
@@ -141,7 +145,7 @@ func (s *server) fail(err error, c echo.Context) {
 		body = limited.problem(p)
 	}
 	if err := writeAs(c, int(p.Status), mimeProblem, body); err != nil {
-		s.Log.DebugContext(c.Request().Context(), "the answer was not written", "request_id", requestID(c), "error", err)
+		s.Log.DebugContext(c.Request().Context(), "the answer was not written", s.named(c.Request().Context(), c, "error", err)...)
 	}
 }
 
@@ -184,7 +188,7 @@ func (s *server) describe(err error, c echo.Context, p *api.Problem) {
 	none := errors.Is(err, keytype.ErrUnavailable) // also where it was for want of time: the store knows what it sent
 	ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	unknown := errors.Is(err, keytype.ErrOutcomeUnknown) || ended && !none
-	effect, _ := c.Get(effectKey).(bool)
+	effect := requestOf(c.Request().Context()).effect
 	switch {
 	case unknown && effect: // also where a later part of it certainly had no effect
 		p.Code, p.Detail = api.CodeOutcomeUnknown, "it may have happened: read the state, or repeat with the same request_id where the route takes one"
@@ -245,20 +249,19 @@ func ofRouter(e *echo.HTTPError) (api.ProblemCode, string) {
 	}
 }
 
-// log keeps what the caller is not told.
+// log keeps what the caller is not told, of the codes that an operator asks about.
 func (s *server) log(err error, p api.Problem, c echo.Context) {
+	level, message := slog.LevelWarn, "store failed"
+	switch {
+	case p.Code == api.CodeInternal:
+		level, message = slog.LevelError, "defect"
+	case p.Code != api.CodeStoreUnavailable && p.Code != api.CodeOutcomeUnknown, hungUp(c):
+		return
+	}
 	ctx := c.Request().Context()
-	args := []any{"request_id", p.RequestID, "route", c.Path(), "code", p.Code, "error", err}
+	args := s.named(ctx, c, "route", c.Path(), "code", p.Code, "error", err)
 	if e, ok := errors.AsType[*panicError](err); ok {
 		args = append(args, "stack", string(e.stack))
 	}
-	if hungUp(c) && p.Code != api.CodeInternal {
-		return
-	}
-	switch p.Code { //nolint:exhaustive // the codes that an operator asks about
-	case api.CodeInternal:
-		s.Log.ErrorContext(ctx, "defect", args...)
-	case api.CodeStoreUnavailable, api.CodeOutcomeUnknown:
-		s.Log.WarnContext(ctx, "store failed", args...)
-	}
+	s.Log.Log(ctx, level, message, args...)
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"time"
@@ -27,7 +28,7 @@ func (s *server) check(c echo.Context, key auth.Key) error {
 	if !d.Allowed {
 		return &limitedError{decision}
 	}
-	return write(c, http.StatusOK, decision)
+	return writeRaw(c, http.StatusOK, echo.MIMEApplicationJSON, appendDecision(make([]byte, 0, 512), &decision))
 }
 
 func (s *server) peek(c echo.Context, key auth.Key) error {
@@ -126,6 +127,7 @@ func (e *limitedError) problem(p api.Problem) api.RateLimitProblem {
 		Type: p.Type, Title: p.Title, Status: p.Status, Detail: p.Detail, Code: p.Code, RequestID: p.RequestID, Retryable: p.Retryable,
 		Allowed: d.Allowed, Policy: d.Policy, Stage: d.Stage, Limiting: d.Limiting, RetryAfterMS: d.RetryAfterMS, DelayMS: d.DelayMS, SlotID: d.SlotID,
 		Limits: d.Limits, Degraded: d.Degraded, DegradedReason: d.DegradedReason, Source: d.Source,
+		MaxOvershoot: d.MaxOvershoot,
 	}
 }
 
@@ -143,6 +145,7 @@ func decisionJSON(d ratelimit.Decision) api.RateLimitDecision {
 
 		Degraded:       d.Degraded,
 		DegradedReason: d.DegradedReason,
+		MaxOvershoot:   d.MaxOvershoot,
 	}
 }
 
@@ -160,6 +163,7 @@ func limitStateJSON(l ratelimit.LimitState) api.LimitState {
 func policyJSON(p ratelimit.Policy) api.Policy {
 	out := api.Policy{
 		Name: p.Name, Owner: p.Owner, Stage: api.Stage(p.Stage), CanaryPercent: p.Percent, Posture: api.Posture(p.Posture),
+		Mode: api.Mode(cmp.Or(p.Mode, ratelimit.Exact)), MaxOvershoot: p.MaxOvershoot,
 		Limits: each(p.Limits, limitJSON),
 	}
 	if !p.EnforceFrom.IsZero() {
@@ -178,6 +182,7 @@ func limitJSON(l ratelimit.Limit) api.Limit {
 		Queue:     l.Queue,
 		Slots:     l.Slots,
 		SlotTTLMS: l.SlotTTL.Milliseconds(),
+		Shards:    l.Shards,
 	}
 	for _, o := range l.Overrides {
 		out.Overrides = append(out.Overrides, api.Override{

@@ -137,6 +137,46 @@ func TestOlderFields(t *testing.T) {
 	}
 }
 
+// A batch is taken as far as the limit and those who hold others allow.
+func TestTokenLeaseRoutes(t *testing.T) {
+	s := startService(t)
+	lease := func(rest string) answer {
+		t.Helper()
+		return s.must(200, s.post("/v1/ratelimit/token-leases", `{"policy":"leased","descriptors":{"user":"ann"},"want":`+rest+`}`))
+	}
+	give := func(rest string) {
+		t.Helper()
+		s.must(204, s.post("/v1/ratelimit/token-leases/return", `{"policy":"leased","descriptors":{"user":"ann"},"unspent":`+rest+`}`))
+	}
+	granted := func(n, valid, retry string) string {
+		return `{"granted":` + n + `,"max_overshoot":40,"retry_after_ms":` + retry + `,"valid_for_ms":` + valid + `}`
+	}
+	lease(`10,"holder":"a"`).is(t, 200, granted("10", "1000", "0"))
+	lease(`30,"holder":"b"`).is(t, 200, granted("25", "1000", "0")) // a quarter of the limit at most
+	lease(`10,"holder":"b","held":20`).is(t, 200, granted("10", "1000", "0"))
+	lease(`10,"holder":"c"`).is(t, 200, granted("0", "0", "0"))   // the others hold all 40
+	lease(`3,"holder":"a"`).is(t, 200, granted("3", "1000", "0")) // in place of its 10
+	give(`2,"holder":"a"`)
+	lease(`10`).is(t, 200, granted("10", "1000", "0")) // which b leaves
+	s.clock.advance(1250 * time.Millisecond)           // then no batch counts as held any more
+	lease(`10,"holder":"d"`).is(t, 200, granted("10", "1000", "0"))
+	for range 2 {
+		s.clock.advance(1250 * time.Millisecond)
+		lease(`25`)
+	}
+	lease(`1,"holder":"other","held":1`).is(t, 200, granted("0", "0", "250"))
+	policies := s.get("/v1/ratelimit/policies/leased").body
+	if !strings.Contains(policies, `"max_overshoot":40,"mode":"leased"`) {
+		t.Errorf("listed %s", policies)
+	}
+	for path, body := range map[string]string{"": `,"want":1}`, "/return": `,"unspent":1}`} {
+		s.post("/v1/ratelimit/token-leases"+path, `{"policy":"default","descriptors":{"tenant":"t","user":"u"}`+body).refused(t, 422, "invalid_value")
+		s.post("/v1/ratelimit/token-leases"+path, `{"policy":"leased","descriptors":{}`+body).refused(t, 422, "invalid_value")
+		s.post("/v1/ratelimit/token-leases"+path, `{"policy":"none","descriptors":{}`+body).refused(t, 404, "not_found")
+		s.as(s.newKey("default", auth.LeasesUse)).post("/v1/ratelimit/token-leases"+path, `{}`).refused(t, 403, "forbidden_scope")
+	}
+}
+
 func TestPolicyRouteShowsEveryNumber(t *testing.T) {
 	s := startService(t)
 	version := s.get("/v1/ratelimit/policies").field("version")
@@ -144,10 +184,10 @@ func TestPolicyRouteShowsEveryNumber(t *testing.T) {
 		`{"algorithm":"fixed_window","key":["user"],"name":"fixed","overrides":[{"match":{"user":"big-*"},"rate":{"count":500,"per_ms":60000}}],"rate":{"count":100,"per_ms":60000}},`+
 		`{"algorithm":"leaky_bucket","key":["user"],"name":"mail","queue":50,"rate":{"count":5,"per_ms":1000}},`+
 		`{"algorithm":"concurrency","key":["user"],"name":"exports","slot_ttl_ms":300000,"slots":3}],`+
-		`"name":"each","owner":"search-team","posture":"fail_closed","stage":"enforce"}],"version":"`+version+`"}`)
+		`"mode":"exact","name":"each","owner":"search-team","posture":"fail_closed","stage":"enforce"}],"version":"`+version+`"}`)
 	s.get("/v1/ratelimit/policies/warned").is(t, 200, `{"policies":[{"enforce_from":"2027-01-15","limits":[`+
 		`{"algorithm":"fixed_window","key":["user"],"name":"user","rate":{"count":8,"per_ms":60000}}],`+
-		`"name":"warned","posture":"fail_open","stage":"warn"}],"version":"`+version+`"}`)
+		`"mode":"exact","name":"warned","posture":"fail_open","stage":"warn"}],"version":"`+version+`"}`)
 }
 
 // A failingStore decides nothing.

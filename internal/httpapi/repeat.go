@@ -42,7 +42,7 @@ type Sealer interface {
 // now: whether a token passes, or that the caller holds a lease, a lock or a claim. An
 // earlier yes would be given to somebody who has lost it.
 var keyless = []string{
-	"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/ratelimit/refund",
+	"/v1/sessions/verify", "/v1/ratelimit/check", "/v1/ratelimit/peek", "/v1/ratelimit/refund", "/v1/ratelimit/token-leases",
 	"/v1/leases/:resource/acquire", "/v1/leases/acquire-set", "/v1/leases/:resource/force-release",
 	"/v1/quotas/:name/:subject/consume", "/v1/quotas/:name/:subject/reserve", "/v1/idempotency/:key/claim",
 	"/v1/fences/:resource/admit", "/v1/leases/:resource/renew", "/v1/leases/renew-set",
@@ -166,7 +166,7 @@ func (r *repetition) execute(ctx context.Context, handle func(echo.Context) erro
 		return fmt.Errorf("superseded: %w", keytype.ErrOutcomeUnknown)
 	}
 	if err != nil { // the caller need not repeat what it has the answer to
-		r.s.Log.WarnContext(ctx, "an answer was not stored", "request_id", requestID(r.c), "route", r.c.Path(), "error", err)
+		r.s.Log.WarnContext(ctx, "an answer was not stored", r.s.named(ctx, r.c, "route", r.c.Path(), "error", err)...)
 	}
 	return answer.send(r.c)
 }
@@ -174,12 +174,12 @@ func (r *repetition) execute(ctx context.Context, handle func(echo.Context) erro
 // refused lets the next one claim at once, where nothing has happened.
 func (r *repetition) refused(ctx context.Context, refusal error) {
 	var p api.Problem
-	r.s.describe(refusal, r.c, &p)
+	r.s.describe(refusal, r.c, &p) //nolint:contextcheck // it looks up what kind of request it is
 	if kinds[p.Code].status >= http.StatusInternalServerError {
 		return
 	}
 	if err := r.s.Receipts.Abandon(ctx, r.tenant, r.name, r.claimID); err != nil {
-		r.s.Log.WarnContext(ctx, "a claim was not abandoned", "request_id", requestID(r.c), "route", r.c.Path(), "error", err)
+		r.s.Log.WarnContext(ctx, "a claim was not abandoned", r.s.named(ctx, r.c, "route", r.c.Path(), "error", err)...)
 	}
 }
 
@@ -205,7 +205,7 @@ func (r *repetition) record(handle func(echo.Context) error) (receipt, error) {
 func (r *repetition) replay(response string) error {
 	answer, err := r.open(response)
 	if err != nil { // sealed with a key that is gone, or that only other nodes have by now
-		r.s.Log.WarnContext(r.c.Request().Context(), "a stored answer was not opened", "request_id", requestID(r.c), "route", r.c.Path(), "error", err)
+		r.s.Log.WarnContext(r.c.Request().Context(), "a stored answer was not opened", r.s.named(r.c.Request().Context(), r.c, "route", r.c.Path(), "error", err)...)
 		return &refusal{code: api.CodeStoreUnavailable, detail: "the request was carried out, and this node cannot read its stored answer: repeat it with the same Idempotency-Key"}
 	}
 	return answer.send(r.c)

@@ -231,7 +231,7 @@ func TestR50RetryAfterIsAtLeastOneSecond(t *testing.T) {
 
 func TestPolicyRoutes(t *testing.T) {
 	s := startService(t)
-	const byDefault = `{"limits":[{"algorithm":"token_bucket","burst":20,"key":["tenant","user"],"name":"user","rate":{"count":10,"per_ms":1000}}],"name":"default","posture":"local","stage":"enforce"}`
+	const byDefault = `{"limits":[{"algorithm":"token_bucket","burst":20,"key":["tenant","user"],"name":"user","rate":{"count":10,"per_ms":1000}}],"mode":"exact","name":"default","posture":"local","stage":"enforce"}`
 	all := s.must(200, s.get("/v1/ratelimit/policies"))
 	version := all.field("version")
 	if len(version) < 8 || !strings.HasPrefix(all.body, `{"policies":[`+byDefault+`,{`) {

@@ -87,6 +87,8 @@ func samples(s *service) []sample {
 		{"POST", "/v1/ratelimit/refund", `{"policy":"default",` + descriptors + `,"cost":1,"request_id":"q"}`, "limits"},
 		{"POST", "/v1/ratelimit/release", `{"policy":"each",` + descriptors + `,"slot_id":"slt_A"}`, "limits"},
 		{"POST", "/v1/ratelimit/reset", `{"policy":"default",` + descriptors + `}`, "limits"},
+		{"POST", "/v1/ratelimit/token-leases", `{"policy":"leased",` + descriptors + `,"want":10,"holder":"h","held":1}`, "limits"},
+		{"POST", "/v1/ratelimit/token-leases/return", `{"policy":"leased",` + descriptors + `,"unspent":1,"holder":"h"}`, "limits"},
 		{"GET", "/v1/ratelimit/policies", ``, "limits"},
 		{"GET", "/v1/ratelimit/policies/default", ``, "limits"},
 		{"POST", "/v1/leases/free/acquire", `{"owner":"w","ttl_ms":1000,"request_id":"q","max_ttl_ms":1000,"wait_ms":100,"not_after":"2027-01-01T00:00:00.000Z","data":{"a":1}}`, "leases"},

@@ -25,7 +25,15 @@ func writeAs(c echo.Context, status int, mimeType string, body any) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
-	return c.Blob(status, mimeType, raw)
+	return writeRaw(c, status, mimeType, raw)
+}
+
+// contentTypes are the values of the header field, which answers share.
+var contentTypes = map[string][]string{echo.MIMEApplicationJSON: {echo.MIMEApplicationJSON}, mimeProblem: {mimeProblem}}
+
+func writeRaw(c echo.Context, status int, mimeType string, body []byte) error {
+	c.Response().Header()[echo.HeaderContentType] = contentTypes[mimeType]
+	return c.Blob(status, mimeType, body)
 }
 
 // encode keeps <, > and & as they are: a protected value comes back as it was written.

@@ -32,26 +32,31 @@ func (s Scripter) Eval(ctx context.Context, script string, keys []string, args .
 }
 
 func (s Scripter) send(ctx context.Context, name, script string, keys []string, args []any) *redis.Cmd {
+	cmd := NewCommand(ctx, name, script, keys, args)
+	_ = s.Process(ctx, cmd) // the command has the error
+	return cmd.Cmd
+}
+
+// NewCommand makes the command that runs a script: evalsha and its hash, or eval and its text.
+func NewCommand(ctx context.Context, name, script string, keys []string, args []any) Command {
 	words := make([]any, 0, 3+len(keys)+len(args))
 	words = append(words, name, script, len(keys))
 	for _, key := range keys {
 		words = append(words, key)
 	}
-	cmd := notRepeated{redis.NewCmd(ctx, append(words, args...)...)}
-	_ = s.Process(ctx, cmd) // the command has the error
-	return cmd.Cmd
+	return Command{redis.NewCmd(ctx, append(words, args...)...)}
 }
 
-// A notRepeated is a command that the client does not send again.
-type notRepeated struct{ *redis.Cmd }
+// A Command is one that the client does not send again.
+type Command struct{ *redis.Cmd }
 
 // NoRetry is part of redis.Cmder.
-func (notRepeated) NoRetry() bool { return true }
+func (Command) NoRetry() bool { return true }
 
 // Clone is part of redis.Cmder.
-func (c notRepeated) Clone() redis.Cmder {
+func (c Command) Clone() redis.Cmder {
 	if cmd, ok := c.Cmd.Clone().(*redis.Cmd); ok {
-		return notRepeated{cmd}
+		return Command{cmd}
 	}
 	return c
 }

@@ -28,17 +28,28 @@ func (m *Metrics) addDecisions() {
 		Name: "coordsvc_audit_unrecorded_events_total",
 		Help: "Events that could not be stored and went to the log instead.",
 	})
+	m.limited = childrenOf(func(l decisionLabels) prometheus.Counter {
+		return m.decisions.WithLabelValues(l.policy, l.stage, l.outcome, l.source)
+	})
+	m.refused = childrenOf(func(l problemLabels) prometheus.Counter {
+		return m.problems.WithLabelValues(l.route, l.method, l.code)
+	})
 	m.registry.MustRegister(m.problems, m.decisions, m.breakerOpen, m.verdicts, m.unpropagated, m.unrecorded)
 }
 
+type (
+	decisionLabels struct{ policy, stage, outcome, source string }
+	problemLabels  struct{ route, method, code string }
+)
+
 // Problem counts an answer that is a problem. The route is a pattern, the code one of the contract's.
 func (m *Metrics) Problem(route, method, code string) {
-	m.problems.WithLabelValues(route, bounded(method), code).Inc()
+	m.refused.of(problemLabels{route, bounded(method), code}).Inc()
 }
 
 // LimitDecided counts a rate limit check.
 func (m *Metrics) LimitDecided(policy, stage, outcome, source string) {
-	m.decisions.WithLabelValues(policy, stage, outcome, source).Inc()
+	m.limited.of(decisionLabels{policy, stage, outcome, source}).Inc()
 }
 
 // BreakerOpen says whether the store of rate limits is given up.

@@ -8,12 +8,15 @@ import (
 )
 
 // WatchFile counts the transactions of the embedded store, each for the type whose
-// items it touches first.
-func (m *Metrics) WatchFile(store kv.Store) kv.Store { return watchedFile{store, m} }
+// items it touches first, and makes spans of them where there is a tracer.
+func (m *Metrics) WatchFile(store kv.Store, tracer *Tracer) kv.Store {
+	return watchedFile{store, m, tracer}
+}
 
 type watchedFile struct {
 	kv.Store
 	metrics *Metrics
+	tracer  *Tracer // nil without traces
 }
 
 // Update implements kv.Store.
@@ -39,6 +42,7 @@ func (w watchedFile) watch(ctx context.Context, name string, run func(context.Co
 		outcome = "failed"
 	}
 	w.metrics.StoreTried("file", tx.first, name, outcome, time.Since(begun))
+	w.tracer.StoreTried(ctx, "file", tx.first, name, outcome, begun)
 	return err
 }
 

@@ -17,11 +17,22 @@ func (m *Metrics) addGRPC() {
 		Help:    "Time from a gRPC request to its answer, by method.",
 		Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 	}, []string{"method"})
+	m.called = childrenOf(func(l callLabels) callMetrics {
+		return callMetrics{m.calls.WithLabelValues(l.method, l.code), m.callTime.WithLabelValues(l.method)}
+	})
 	m.registry.MustRegister(m.calls, m.callTime)
+}
+
+type callLabels struct{ method, code string }
+
+type callMetrics struct {
+	count prometheus.Counter
+	time  prometheus.Observer
 }
 
 // ObserveGRPC counts one answer of the gRPC listener. The method is one that is served.
 func (m *Metrics) ObserveGRPC(method, code string, took time.Duration) {
-	m.calls.WithLabelValues(method, code).Inc()
-	m.callTime.WithLabelValues(method).Observe(took.Seconds())
+	called := m.called.of(callLabels{method, code})
+	called.count.Inc()
+	called.time.Observe(took.Seconds())
 }

@@ -21,6 +21,7 @@ var labels = []string{"code", "degraded", "method", "operation", "outcome", "pol
 func TestEveryMetricIsInTheTable(t *testing.T) {
 	m := New()
 	m.WatchReady(func() bool { return true })
+	m.addTraces()
 	ch := make(chan *prometheus.Desc, 1000)
 	m.registry.Describe(ch)
 	close(ch)

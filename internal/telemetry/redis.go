@@ -38,8 +38,9 @@ func (h redisHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		begun := time.Now()
 		err := next(ctx, cmds)
+		took := time.Since(begun)
 		for _, cmd := range cmds {
-			h.count(cmd, cmd.Err(), time.Since(begun))
+			h.count(cmd, cmd.Err(), took)
 		}
 		return err
 	}

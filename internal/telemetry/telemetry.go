@@ -19,6 +19,8 @@ type Metrics struct {
 	duration      *prometheus.HistogramVec
 	bypassed      *prometheus.CounterVec
 	leftover      prometheus.Counter
+	leases        leases
+	hottest       hottest
 	reloads       *prometheus.CounterVec
 	calls         *prometheus.CounterVec
 	callTime      *prometheus.HistogramVec
@@ -33,6 +35,23 @@ type Metrics struct {
 	unrecorded   prometheus.Counter
 	storeTries   *prometheus.CounterVec
 	storeTime    *prometheus.HistogramVec
+
+	// The same, for those that are counted with every request.
+	answers *children[answerLabels, answerMetrics]
+	limited *children[decisionLabels, prometheus.Counter]
+	refused *children[problemLabels, prometheus.Counter]
+	tried   *children[tryLabels, tryMetrics]
+	called  *children[callLabels, callMetrics]
+}
+
+type answerLabels struct {
+	route, method string
+	status        int
+}
+
+type answerMetrics struct {
+	count prometheus.Counter
+	time  prometheus.Observer
 }
 
 // New makes the metrics, all at zero, with those of the Go runtime and the process.
@@ -55,7 +74,7 @@ func New() *Metrics {
 	}, []string{"reason"})
 	m.leftover = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "coordsvc_ratelimit_leftover_charges_total",
-		Help: "Charges that could not be given back after a limit in another slot refused: they lapse with their windows.",
+		Help: "Charges over several slots that may stay although the request did not pass (the answer was lost, or they could not be given back wholly), or that could not be settled: they lapse with their windows.",
 	})
 	m.reloads = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "coordsvc_policy_reloads_total",
@@ -73,16 +92,21 @@ func New() *Metrics {
 	m.registry.MustRegister(m.capacity, m.bypassed, m.leftover, m.reloads, m.policiesRight)
 	m.addDecisions()
 	m.addStores()
+	m.addLeases()
+	m.addHottest()
 	m.addGRPC()
+	m.answers = childrenOf(func(l answerLabels) answerMetrics {
+		return answerMetrics{m.requests.WithLabelValues(l.route, l.method, strconv.Itoa(l.status)), m.duration.WithLabelValues(l.route, l.method)}
+	})
 	m.registry.MustRegister(m.requests, m.duration, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // Observe counts one answer. The route is a pattern; a method that no route has is counted as "other".
 func (m *Metrics) Observe(route, method string, status int, took time.Duration) {
-	method = bounded(method)
-	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
-	m.duration.WithLabelValues(route, method).Observe(took.Seconds())
+	answers := m.answers.of(answerLabels{route, bounded(method), status})
+	answers.count.Inc()
+	answers.time.Observe(took.Seconds())
 }
 
 // LimitBypassed counts a rate limit decision under a posture.

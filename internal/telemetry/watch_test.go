@@ -62,7 +62,7 @@ func TestDecisionsAreCounted(t *testing.T) {
 func TestFileIsWatched(t *testing.T) {
 	m := New()
 	memory := kv.NewMemory(kv.MemoryOptions{})
-	store := m.WatchFile(memory)
+	store := m.WatchFile(memory, nil)
 	refusal := errors.New("refused")
 	key := keytype.Lease.Key("tenant-a", "resource-a")
 	err := store.Update(t.Context(), func(tx kv.Tx) error {

@@ -37,7 +37,7 @@ func (r *reader) policies(text []byte) []compiled {
 }
 
 func (r *reader) policy(v value) compiled {
-	o := r.object(v, "name", "owner", "on_store_failure", "local", "stage", "enforce_from", "slot", "mode", "limits")
+	o := r.object(v, "name", "owner", "on_store_failure", "local", "stage", "enforce_from", "slot", "mode", "max_overshoot", "limits")
 	p := ratelimit.Policy{Name: r.requiredText(o, "name", "x"), Posture: r.posture(o), Stage: ratelimit.Enforce}
 	if o.has("owner") {
 		p.Owner = r.text(o.at("owner"), "")
@@ -54,9 +54,7 @@ func (r *reader) policy(v value) compiled {
 	if o.has("slot") {
 		p.Slot = r.texts(o.at("slot"), "x")
 	}
-	if o.has("mode") && r.text(o.at("mode"), "exact") != "exact" {
-		r.wrongAt(o.at("mode"), "must be exact")
-	}
+	p.Mode, p.MaxOvershoot = r.mode(o)
 	before := len(r.wrong)
 	limits := r.limits(o)
 	for _, l := range limits {
@@ -64,7 +62,7 @@ func (r *reader) policy(v value) compiled {
 	}
 	c := compiled{Policy: p, name: o.at("name")}
 	r.judgePolicy(o, p, len(r.wrong) == before)
-	c.notes = r.apart(p, limits)
+	c.notes = append(r.apart(p, limits), r.unleasable(p, limits)...)
 	return c
 }
 
@@ -101,6 +99,27 @@ func (r *reader) stage(v value) (ratelimit.Stage, int64) {
 		return ratelimit.Enforce, 0
 	}
 	return s, 0
+}
+
+// mode reads exact, which is the zero mode, or leased and how many units all nodes may hold then.
+func (r *reader) mode(o object) (mode ratelimit.Mode, maxOvershoot int64) {
+	if o.has("mode") {
+		mode = ratelimit.Mode(r.text(o.at("mode"), string(ratelimit.Exact)))
+	}
+	switch mode {
+	case "", ratelimit.Exact:
+		if o.has("max_overshoot") {
+			r.wrongAt(o.at("max_overshoot"), "belongs to mode: %s", ratelimit.Leased)
+		}
+	case ratelimit.Leased:
+		if o.has("max_overshoot") {
+			return mode, r.integer(o.at("max_overshoot"))
+		}
+		r.wrongAt(o.at("max_overshoot"), "is required with mode: %s", ratelimit.Leased)
+	default:
+		r.wrongAt(o.at("mode"), "must be %s or %s", ratelimit.Exact, ratelimit.Leased)
+	}
+	return "", 0
 }
 
 func (r *reader) date(v value, stage ratelimit.Stage) time.Time {

@@ -21,6 +21,8 @@ type ExplainedLimit struct {
 	Match           map[string]string // of that override
 	Bucket          string            // the key under which the limit counts the request
 	Tag             string            // buckets of one tag lie in one slot
+	Shard, Of       int               // with shards: which of how many buckets this is, from 0; else 0 of 1
+	Turns           bool              // with shards: requests like this one take turns at the buckets, but those with an id
 	Apart           bool              // it lies in another slot than the first limit, and is taken in a second step
 }
 
@@ -49,6 +51,8 @@ func (s Set) Explain(ctx context.Context, tenant, policy string, descriptors map
 			Limit: limit, Bucket: take.Buckets[i].Key, Tag: take.Buckets[i].Tag, Apart: take.Buckets[i].Tag != take.Buckets[0].Tag,
 			Override: int(numbered.Buckets[i].Rule.Burst - 1),
 		}
+		_, l.Shard, l.Of = ratelimit.ShardOf(l.Tag)
+		l.Turns = l.Of > 1 && len(descriptors) == len(limit.Key)
 		if l.Override > 0 {
 			o := limit.Overrides[l.Override-1]
 			l.Match, l.Numbers = o.Match, over(limit.Numbers, o.Numbers)

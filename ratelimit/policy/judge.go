@@ -14,7 +14,7 @@ func withLimit(l ratelimit.Limit) ratelimit.Policy {
 	return ratelimit.Policy{Name: "x", Posture: ratelimit.FailOpen, Stage: ratelimit.Enforce, Limits: []ratelimit.Limit{l}}
 }
 
-// judgePolicy judges what concerns the policy itself and its first limit.
+// judgePolicy judges what concerns the policy itself. Its limits were judged before.
 func (r *reader) judgePolicy(o object, p ratelimit.Policy, limitsRight bool) {
 	if len(p.Limits) == 0 || !limitsRight {
 		p.Slot, p.Local = nil, ratelimit.LocalRate{}
@@ -25,7 +25,6 @@ func (r *reader) judgePolicy(o object, p ratelimit.Policy, limitsRight bool) {
 			Name: "x", Key: []string{"x"}, Algorithm: ratelimit.TokenBucket, Numbers: whole(ratelimit.TokenBucket, ratelimit.Numbers{}),
 		}).Limits
 	}
-	p.Limits = p.Limits[:1]
 	r.judge(p, o)
 }
 
@@ -76,7 +75,21 @@ func leaves(err error) []error {
 	return []error{err}
 }
 
-// apart notes the limits that lack the slot's descriptors.
+// unleasable notes the limits that are too small for a batch.
+func (r *reader) unleasable(p ratelimit.Policy, limits []placed) []Finding {
+	if p.Mode != ratelimit.Leased {
+		return nil
+	}
+	var notes []Finding
+	for _, l := range limits {
+		if l.Algorithm != ratelimit.LeakyBucket && l.Algorithm != ratelimit.Concurrency && l.TooSmallToLease() {
+			notes = append(notes, r.finding(l.at.at("name"), "limit %q or an override of it has too few units for batches, or is full again within 100 ms: the policy is decided as with mode: %s", l.Name, ratelimit.Exact))
+		}
+	}
+	return notes
+}
+
+// apart notes the limits that lack the slot's descriptors, or lie in many slots.
 func (r *reader) apart(p ratelimit.Policy, limits []placed) []Finding {
 	slot := p.Slot
 	if len(slot) == 0 && len(limits) > 0 {
@@ -88,6 +101,8 @@ func (r *reader) apart(p ratelimit.Policy, limits []placed) []Finding {
 		if len(lacking) > 0 {
 			notes = append(notes, r.finding(l.at.at("key"), "limit %q lacks %s of the policy's slot: a check takes from it in a second step, and gives back what it took where that refuses",
 				l.Name, strings.Join(lacking, ", ")))
+		} else if l.Shards > 1 && len(limits) > 1 {
+			notes = append(notes, r.finding(l.at.at("shards"), "limit %q has shards, which lie in slots of their own: a check takes from it in a second step, and gives back what it took where that refuses", l.Name))
 		}
 	}
 	return notes

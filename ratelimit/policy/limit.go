@@ -47,7 +47,7 @@ var numberFields = map[ratelimit.Algorithm][]string{
 func has(a ratelimit.Algorithm, field string) bool { return slices.Contains(numberFields[a], field) }
 
 func (r *reader) limit(v value) placed {
-	o := r.object(v, "name", "key", "algorithm", "rate", "burst", "queue", "slots", "slot_ttl", "overrides")
+	o := r.object(v, "name", "key", "algorithm", "rate", "burst", "queue", "slots", "slot_ttl", "shards", "overrides")
 	l := ratelimit.Limit{Name: r.requiredText(o, "name", "x"), Key: []string{"x"}}
 	if r.require(o, "key") {
 		if key := r.texts(o.at("key"), "x"); key != nil {
@@ -62,6 +62,12 @@ func (r *reader) limit(v value) placed {
 			}
 		}
 		l.Numbers = whole(l.Algorithm, r.numbers(o, l.Algorithm))
+	}
+	if known && o.has("shards") {
+		before := len(r.wrong)
+		if n := r.integer(o.at("shards")); len(r.wrong) == before {
+			l.Shards = int(cmp.Or(n, 1)) // to the limiter 0 is none
+		}
 	}
 	right := r.judge(withLimit(l), o)
 	if known && o.has("overrides") {

@@ -156,7 +156,17 @@ var fileCases = []fileCase{
 	{"a date without its stage", file(plain, "enforce_from: 2027-01-15"), []string{"5 policies[0].enforce_from: belongs to stage warn"}, false},
 	{"no date", file(plain, "stage: warn", "enforce_from: soon"), []string{"6 policies[0].enforce_from: must be a date"}, false},
 	{"no such date", file(plain, "stage: warn", "enforce_from: 2027-02-30"), []string{"6 policies[0].enforce_from: must be a date"}, true},
-	{"a mode that is not built", file(plain, "mode: leased"), []string{"5 policies[0].mode: must be exact"}, false},
+	{"leased", file(plain, "mode: leased", "max_overshoot: 500"), nil, false},
+	{"a mode that there is not", file(plain, "mode: fast"), []string{"5 policies[0].mode: must be exact or leased"}, false},
+	{"leased without a bound", file(plain, "mode: leased"), []string{"3 policies[0].max_overshoot: is required with mode: leased"}, false},
+	{"a bound of what is not leased", file(plain, "max_overshoot: 500"), []string{"5 policies[0].max_overshoot: belongs to mode: leased"}, false},
+	{"a bound that is too small", file(plain, "mode: leased", "max_overshoot: 4"), []string{"6 policies[0].max_overshoot: max_overshoot must be from 5 to 10000"}, false},
+	{"a bound that is too large", file(plain, "mode: leased", "max_overshoot: 10001"), []string{"6 policies[0].max_overshoot: max_overshoot must be from 5 to 10000"}, false},
+	{
+		"slots cannot be leased", file("{name: a, key: [u], algorithm: concurrency, slots: 3, slot_ttl: 1s}", "mode: leased", "max_overshoot: 50"),
+		[]string{"5 policies[0].mode: mode leased is not for limit a: its algorithm is concurrency"},
+		false,
+	},
 	{"slot of no key", file(plain, "slot: [region]"), []string{`5 policies[0].slot: slot names "region", which the first limit's key lacks`}, true},
 	{"slot twice", file(plain, "slot: [user, user]"), []string{`5 policies[0].slot: slot names "user" twice`}, false},
 	{"slot of nothing", file(plain, "slot: []"), []string{"5 policies[0].slot: must be a list of at least one"}, false},
@@ -205,6 +215,15 @@ var fileCases = []fileCase{
 	{"slots for ever", limitOf("algorithm: concurrency, slots: 1, slot_ttl: 999999999999d"), []string{inTheLimit + ".slot_ttl: is too long"}, true},
 	{"slots for more than a year", limitOf("algorithm: concurrency, slots: 1, slot_ttl: 367d"), []string{inTheLimit + ".slot_ttl: slot_ttl 8808h0m0s must be"}, true},
 	{"a long log", limitOf("algorithm: sliding_window_log, rate: 1001/s"), []string{inTheLimit + ".rate: rate count must be from 1 to 1000"}, true},
+	{"shards", limitOf("algorithm: gcra, rate: 100/s, shards: 16"), nil, false},
+	{"shards of a window", limitOf("algorithm: fixed_window, rate: 100/s, shards: 64"), nil, false},
+	{"one shard", limitOf("algorithm: gcra, rate: 100/s, shards: 1"), []string{inTheLimit + ".shards: shards 1 must be from 2 to 64"}, false},
+	{"too many shards", limitOf("algorithm: gcra, rate: 100/s, shards: 65"), []string{inTheLimit + ".shards: shards 65 must be from 2 to 64"}, false},
+	{"shards of a text", limitOf("algorithm: gcra, rate: 100/s, shards: many"), []string{inTheLimit + ".shards" + notANumber}, false},
+	{"more shards than units", limitOf("algorithm: gcra, rate: 100/s, burst: 15, shards: 16"), []string{inTheLimit + ".shards: shards 16 are more than the limit's capacity of 15"}, true},
+	{"shards of a leaky bucket", limitOf("algorithm: leaky_bucket, rate: 1/s, queue: 99, shards: 4"), []string{inTheLimit + ".shards: shards are not for leaky_bucket"}, false},
+	{"shards that are too slow", limitOf("algorithm: gcra, rate: 9/366d, shards: 4"), []string{inTheLimit + ".shards: shards 4 of so slow a rate"}, true},
+	{"shards that an override leaves no unit", override("algorithm: gcra, rate: 100/s, shards: 4", "{match: {user: u}, burst: 3}"), []string{ofItsLimit + ": shards 4 are more than the limit's capacity of 3"}, true},
 
 	{"an override", override(onePerHour, "{match: {user: u, region: 'e*'}, burst: 5}"), nil, false},
 	{"an override of nothing", override(onePerHour, "{burst: 5}"), []string{ofItsLimit + ".match" + isRequired}, false},
@@ -330,6 +349,10 @@ func TestNotesNameEveryLimitThatLacksTheSlot(t *testing.T) {
 		"f.yaml:12: policies[0].limits[3].key: limit \"site\" lacks user"
 	if !strings.HasPrefix(got, want) || len(set.Notes) != 2 {
 		t.Errorf("got\n%s", got)
+	}
+	set, err = Parse("f.yaml", []byte(file(plain)+"      - {name: all, key: [user], algorithm: gcra, rate: 100/s, shards: 4}\n"))
+	if err != nil || len(set.Notes) != 1 || !strings.HasPrefix(lines(set.Notes), `f.yaml:7: policies[0].limits[1].shards: limit "all" has shards, which lie in slots of their own: a check takes`) {
+		t.Errorf("got %v, %v", set.Notes, err)
 	}
 }
 

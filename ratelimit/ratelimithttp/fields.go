@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/coordsvc/coordsvc/ratelimit"
@@ -90,19 +89,27 @@ func (f Fields) Set(h http.Header, d ratelimit.Decision) {
 // SetDegraded marks an answer that a posture gave, also one without a decision.
 func SetDegraded(h http.Header) { h.Set("X-RateLimit-Degraded", "true") }
 
+// The two fields as net/http spells them.
+var fieldNow, fieldPolicy = http.CanonicalHeaderKey("RateLimit"), http.CanonicalHeaderKey("RateLimit-Policy")
+
 // setDraft10 writes names as they are: a limit's has nothing that needs an escape.
 func setDraft10(h http.Header, limits []ratelimit.LimitState, latest time.Duration) {
-	var now, policies []string
-	for _, l := range limits {
-		unit := ""
-		if l.Algorithm == ratelimit.Concurrency {
-			unit = `;qu="concurrent-requests"`
+	var room [2][256]byte // what is longer gets its own
+	now, policies := room[0][:0], room[1][:0]
+	for i, l := range limits {
+		if i > 0 {
+			now, policies = append(now, ", "...), append(policies, ", "...)
 		}
-		now = append(now, fmt.Sprintf("%q;r=%d;t=%s", l.Name, l.Remaining, seconds(min(l.Reset, latest))))
-		policies = append(policies, fmt.Sprintf("%q;q=%d%s;w=%s", l.Name, l.Limit, unit, seconds(l.Window)))
+		now = strconv.AppendInt(append(strconv.AppendQuote(now, l.Name), ";r="...), l.Remaining, 10)
+		now = strconv.AppendInt(append(now, ";t="...), ceilSeconds(min(l.Reset, latest)), 10)
+		policies = strconv.AppendInt(append(strconv.AppendQuote(policies, l.Name), ";q="...), l.Limit, 10)
+		if l.Algorithm == ratelimit.Concurrency {
+			policies = append(policies, `;qu="concurrent-requests"`...)
+		}
+		policies = strconv.AppendInt(append(policies, ";w="...), ceilSeconds(l.Window), 10)
 	}
-	h.Set("RateLimit", strings.Join(now, ", "))
-	h.Set("RateLimit-Policy", strings.Join(policies, ", "))
+	values := []string{string(now), string(policies)}
+	h[fieldNow], h[fieldPolicy] = values[:1:1], values[1:]
 }
 
 func (f Fields) setOlder(h http.Header, d ratelimit.Decision, latest time.Duration) {
@@ -139,10 +146,12 @@ func warning(d ratelimit.Decision) string {
 	return fmt.Sprintf("%d%% over; enforcement begins %s", d.OverBy, d.EnforceFrom.Format(time.DateOnly))
 }
 
-func seconds(d time.Duration) string {
+func seconds(d time.Duration) string { return strconv.FormatInt(ceilSeconds(d), 10) }
+
+func ceilSeconds(d time.Duration) int64 {
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {
 		n++
 	}
-	return strconv.FormatInt(n, 10)
+	return n
 }

@@ -117,6 +117,15 @@ var histories = []history{
 		{"an hour back: no slot lasts longer than its life", -3600 * sec, take, 2, 1, sec, sec, 0},
 		{"and expires then", sec - 3600*sec, take, 3, 0, 0, sec, 0},
 	}},
+	{"concurrency by name", ruleOf(ratelimit.Concurrency, 3, sec, 3), []act{
+		{"two slots", 0, take, 2, 1, 0, sec, 0},
+		{"three in their place", 0, take, 3, 0, 0, sec, 0},
+		{"one in the place of those", 0, take, 1, 2, 0, sec, 0},
+		{"two by another name", 100 * ms, take, 2, 0, 0, sec, 0},
+		{"no three in their place beside the first one", 100 * ms, take, 3, 0, 900 * ms, sec, 0},
+		{"that changed nothing", 200 * ms, take, 1, 0, 800 * ms, 900 * ms, 0},
+		{"one in place of two", 100 * ms, take, 1, 1, 0, sec, 0},
+	}},
 }
 
 func (h history) run(t *testing.T, store ratelimit.Store) {

@@ -44,6 +44,10 @@ func asTheTransition(t *testing.T, store ratelimit.Store) {
 					give.Record += "/refund"
 					give.Bind = ratelimit.Bind{Key: take.Bind.Key + "/refund", Content: take.Bind.Content}
 				}
+				if rapid.Bool().Draw(r, "ends a charge") {
+					give.Record, give.Bind, give.Charged = take.Record, ratelimit.Bind{}, charged
+					give.Ends = rapid.SampledFrom([]ratelimit.End{ratelimit.Settled, ratelimit.Undone}).Draw(r, "how")
+				}
 				got, err := store.Give(t.Context(), give)
 				m.compare(r, give, got, err, give.Record, give.Bind, give.Buckets, give.Decide)
 			case 1:
@@ -63,7 +67,7 @@ func asTheTransition(t *testing.T, store ratelimit.Store) {
 }
 
 func drawTake(r *rapid.T, prefix string, now int64) ratelimit.Take {
-	take := ratelimit.Take{Now: now, Peek: rapid.IntRange(0, 4).Draw(r, "peek") == 0}
+	take := ratelimit.Take{Now: now, Peek: rapid.IntRange(0, 4).Draw(r, "peek") == 0, Pending: rapid.Bool().Draw(r, "pending")}
 	largest := slices.Max(bursts)
 	for i := range rapid.IntRange(1, 3).Draw(r, "limits") {
 		algorithm := rapid.SampledFrom(algorithms).Draw(r, "algorithm")
@@ -127,7 +131,9 @@ func (m model) compare(r *rapid.T, call any, got ratelimit.Outcome, err error, r
 			m[buckets[i].Key] = state.Packed
 		}
 	}
-	if next.Record.Packed != nil {
+	if next.Record.Gone {
+		delete(m, record)
+	} else if next.Record.Packed != nil {
 		m[record] = next.Record.Packed
 	}
 	if next.Bound.Packed != nil {

@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) ratelimit.Store) {
 	t.Run("all or nothing", func(t *testing.T) { allOrNothing(t, open(t)) })
 	t.Run("buckets apart", func(t *testing.T) { bucketsApart(t, open(t)) })
 	t.Run("a changed policy", func(t *testing.T) { changedPolicy(t, open(t)) })
+	t.Run("pending charges", func(t *testing.T) { pendingCharges(t, open(t)) })
 	t.Run("as the transition", func(t *testing.T) { asTheTransition(t, open(t)) })
 	t.Run("race for one bucket", func(t *testing.T) { raceForOne(t, open(t)) })
 	t.Run("race through two limits", func(t *testing.T) { raceThroughTwo(t, open(t)) })

@@ -3,7 +3,6 @@ package redislimit
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,7 +18,6 @@ type call struct {
 	slot          string
 	now           int64
 	record        string // key, "" = none
-	void          bool   // forget the record
 	decide        func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error)
 }
 
@@ -32,9 +30,8 @@ type answer struct {
 
 // What decide.lua answers as its status where it has not decided alone.
 const (
-	unusual  = -1
-	refused  = 0 // or only looked at
-	repeated = 2
+	unusual = -1
+	refused = 0 // or only looked at
 )
 
 // attempts is how often an unusual decision is made anew because a state changed meanwhile.
@@ -45,33 +42,41 @@ var errContended = &ratelimit.FaultError{
 }
 
 func (s *Store) run(ctx context.Context, c call) (answer, error) {
-	keys, args := s.keys(c), s.args(c)
+	keys, args := s.keys(c), s.appendArgs(nil, c)
 	for range attempts {
-		seen, err := s.ask(ctx, keys, args, len(c.buckets))
+		seen, err := sighted(decideScript.Run(ctx, s.scripts, keys, args...), len(c.buckets))
 		if err != nil {
 			return answer{}, err
 		}
-		next, out, err := c.decide(seen.stored, seen.now)
+		done, next, err := c.settle(seen)
+		if err != nil || seen.status != unusual {
+			return done, err
+		}
+		swapped, err := s.swap(ctx, c, keys, seen, next)
 		if err != nil {
-			return answer{}, &ratelimit.FaultError{Reason: "corrupt", OfKey: true, Err: fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)}
+			return answer{}, err
 		}
-		done := answer{Outcome: out, now: seen.now, taken: c.op == "take" && out.Allowed && seen.status != repeated}
-		if seen.status == unusual {
-			done.taken = c.op == "take" && next.Record.Packed != nil || c.op == "take" && c.record == "" && out.Allowed
-			swapped, err := s.swap(ctx, c, keys, seen, next)
-			if err != nil {
-				return answer{}, err
-			}
-			if !swapped {
-				continue
-			}
-		} else if c.op == "take" && out.Allowed == (seen.status == refused) {
-			// The charge stands as the script decided. This is a defect, and no test finds one.
-			return answer{}, fmt.Errorf("redis decide: the script says %d, the transition %t: %w", seen.status, out.Allowed, keytype.ErrOutcomeUnknown)
+		if swapped {
+			return done, nil
 		}
-		return done, nil
 	}
 	return answer{}, errContended
+}
+
+// settle has the transition decide on what the script saw. Where that was unusual, next is
+// yet to be kept.
+func (c call) settle(seen sight) (done answer, next ratelimit.Next, err error) {
+	next, out, err := c.decide(seen.stored, seen.now)
+	if err != nil {
+		return answer{}, next, &ratelimit.FaultError{Reason: "corrupt", OfKey: true, Err: fmt.Errorf("%w: %w", keytype.ErrUnavailable, err)}
+	}
+	takes := c.op == "take" || c.op == "hold"
+	done = answer{Outcome: out, now: seen.now, taken: takes && out.Allowed && !out.Repeated}
+	if takes && seen.status != unusual && out.Allowed == (seen.status == refused) {
+		// The charge stands as the script decided. This is a defect, and no test finds one.
+		return answer{}, next, fmt.Errorf("redis decide: the script says %d, the transition %t: %w", seen.status, out.Allowed, keytype.ErrOutcomeUnknown)
+	}
+	return done, next, nil
 }
 
 // A sight is what decide.lua saw.
@@ -80,8 +85,9 @@ type sight struct {
 	stored      ratelimit.Stored
 }
 
-func (s *Store) ask(ctx context.Context, keys []string, args []any, buckets int) (sight, error) {
-	reply, err := decideScript.Run(ctx, s.scripts, keys, args...).Slice()
+// sighted reads the answer of decide.lua.
+func sighted(cmd *redis.Cmd, buckets int) (sight, error) {
+	reply, err := cmd.Slice()
 	if err != nil {
 		return sight{}, fault("decide", err)
 	}
@@ -90,9 +96,8 @@ func (s *Store) ask(ctx context.Context, keys []string, args []any, buckets int)
 	}
 	seen := sight{stored: ratelimit.Stored{Record: packed(reply[2]), Packed: make([][]byte, buckets)}}
 	seen.status, _ = reply[0].(int64)
-	now, _ := reply[1].(string)
-	if seen.now, err = strconv.ParseInt(now, 10, 64); err != nil {
-		return sight{}, fmt.Errorf("redis decide: instant %q: %w", now, keytype.ErrOutcomeUnknown)
+	if seen.now, _ = reply[1].(int64); seen.now == 0 {
+		return sight{}, fmt.Errorf("redis decide: no instant: %w", keytype.ErrOutcomeUnknown)
 	}
 	for i := range buckets {
 		seen.stored.Packed[i] = packed(reply[3+i])
@@ -113,7 +118,11 @@ func packed(value any) []byte {
 func (s *Store) swap(ctx context.Context, c call, keys []string, seen sight, next ratelimit.Next) (bool, error) {
 	var args []any
 	state := func(was []byte, next ratelimit.State) {
-		args = append(args, was, next.Packed, s.ttl(next.Full, seen.now))
+		ms := s.ttl(next.Full, seen.now)
+		if next.Gone {
+			ms = "0"
+		}
+		args = append(args, was, next.Packed, ms)
 	}
 	for i := range c.buckets {
 		to := ratelimit.State{}
@@ -129,11 +138,6 @@ func (s *Store) swap(ctx context.Context, c call, keys []string, seen sight, nex
 	if err != nil {
 		return false, fault("swap", err)
 	}
-	if swapped == 1 && c.void && c.record != "" {
-		if err := s.client.Del(ctx, keys[len(keys)-1]).Err(); err != nil {
-			return true, fault("void", err)
-		}
-	}
 	return swapped == 1, nil
 }
 
@@ -146,30 +150,6 @@ func (s *Store) keys(c call) []string {
 		keys = append(keys, s.named(keytype.ChargeRequest, c.buckets[0].Tag, c.record))
 	}
 	return keys
-}
-
-// kinds are the algorithms' names in decide.lua.
-var kinds = map[ratelimit.Algorithm]string{
-	ratelimit.TokenBucket: "debt", ratelimit.GCRA: "debt", ratelimit.LeakyBucket: "leaky",
-	ratelimit.FixedWindow: "fixed", ratelimit.SlidingWindowCounter: "counter",
-	ratelimit.SlidingWindowLog: "log", ratelimit.Concurrency: "slots",
-}
-
-// args writes every number as decimal digits.
-func (s *Store) args(c call) []any {
-	now := int64(0)
-	if s.opts.TakesNow {
-		now = c.now
-	}
-	args := make([]any, 0, 5+8*len(c.buckets))
-	args = append(args, c.op, number(now), number(c.charged), c.slot, memory)
-	for _, b := range c.buckets {
-		cost := b.CostOf(c.cost)
-		capacity, price := b.Rule.Price(b.Rule.Burst), b.Rule.Price(min(cost, b.Rule.Burst))
-		args = append(args, kinds[b.Rule.Algorithm], number(b.Rule.Count), number(b.Rule.Per),
-			number(capacity.MicroSeconds), number(capacity.Rest), number(price.MicroSeconds), number(price.Rest), number(cost))
-	}
-	return args
 }
 
 var _ client = redis.UniversalClient(nil)

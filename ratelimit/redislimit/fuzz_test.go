@@ -69,6 +69,10 @@ var (
 		"1:1790000000500000:2:slt_A:1790000000700000:1:b", "2:1790000000500000:2:slt_A", "1:1790000000500000:2:slt_A:", "1:1790000000500000:0:a",
 		"1:1790000000500000:0002:slt_A", "1:1790000000500000:00000000000000002:slt_A",
 		"1:1790000000000000:1790000000000000", "1:1790000000000000:1790000000000000:slt_A", "1:1780000000000000:1780000000000000:slt_A",
+		"2:1790000000000000:200000:0:10:1000000:100000:0:300000:0", "2:1790000000000000:200000:0:10:1000000:500000:0:300000:1",
+		"2:1790000000000000:200000:0:10:1000000:0:0:300000:10", "2:1790000000000000:200000:0:10:1000000:0:0:00000000000300000:9",
+		"2:1790000000000000:0:0:10:1000000:300000:0:0:0", "2:1790000000000000:0:0:10:1000000:0:0:299999:9", "2:1789999999999999:0:0:10:1000000:300000:0:0:0:",
+		"2:1790000000000000:1790000000000000", "2:1790000000000000:1790000000000000:slt_B", "2:1790000000000000:1790000000000000:slt_B:",
 		"1:1780000000000000:5junk", "1:1780000000000000:5:more:", "1:1780000000000000:99999999999999999999",
 	}
 )
@@ -81,10 +85,11 @@ func FuzzScript(f *testing.F) {
 	client, prefix := dial(f, engine.Redis(f).Addr), engine.FreshPrefix()
 	store := redislimit.New(client, redislimit.Options{Prefix: prefix, TakesNow: true})
 	for _, state := range fuzzedStates {
-		for call := range byte(3) {
+		for call := range byte(6) {
 			for pick := range fuzzed {
-				f.Add([]byte(state), []byte(nil), []byte(nil), byte(pick), byte(pick+1), call, int64(10), int64(1_000_000), int64(10), int64(3), int64(1_790_000_000_100_000), int64(0), "slt_B")
+				f.Add([]byte(state), []byte(nil), []byte(nil), byte(pick), byte(pick+1), call, int64(10), int64(1_000_000), int64(10), int64(3), int64(1_790_000_000_100_000), int64(call/3)*1_790_000_000_000_000, "slt_B")
 			}
+			f.Add([]byte("2:1790000000000000:0:0:10:1000000:300000:0:0:0"), []byte(nil), []byte(state), byte(0), byte(6), call, int64(10), int64(1_000_000), int64(10), int64(3), int64(1_790_000_000_100_000), int64(1_790_000_000_000_000), "slt_B")
 			f.Add([]byte(nil), []byte(nil), []byte(state), call, byte(6), call, int64(10), int64(1_000_000), int64(10), int64(3), int64(1_790_000_000_100_000), int64(1_790_000_000_000_000), "slt_A")
 		}
 	}
@@ -107,12 +112,15 @@ func FuzzScript(f *testing.F) {
 		var got, want ratelimit.Outcome
 		var next ratelimit.Next
 		var err, corrupt error
-		if kind%4 == 0 {
+		if kind %= 6; kind == 0 || kind > 3 {
 			give := ratelimit.Give{Buckets: buckets, Cost: cost, Now: now, Charged: charged, SlotID: slot, Record: "r"}
+			if kind > 3 {
+				give.Ends = []ratelimit.End{ratelimit.Settled, ratelimit.Undone}[kind-4]
+			}
 			got, err = store.Give(t.Context(), give)
 			next, want, corrupt = give.Decide(stored)
 		} else {
-			take := ratelimit.Take{Buckets: buckets, Cost: cost, Now: now, SlotID: slot, Record: "r", Peek: kind%4 == 1}
+			take := ratelimit.Take{Buckets: buckets, Cost: cost, Now: now, SlotID: slot, Record: "r", Peek: kind == 1, Pending: kind == 2}
 			got, err = store.Take(t.Context(), take)
 			next, want, corrupt = take.Decide(stored)
 		}
@@ -122,7 +130,7 @@ func FuzzScript(f *testing.F) {
 				after[i] = p
 			}
 		}
-		if p := next.Record.Packed; p != nil {
+		if p := next.Record.Packed; p != nil || next.Record.Gone {
 			after[2] = p
 		}
 		if corrupt != nil {
@@ -153,7 +161,9 @@ func ruleWithin(a ratelimit.Algorithm, count, per, burst int64) (ratelimit.Rule,
 }
 
 // written is what the script may keep: exact numbers, or two of them and a slot, any times.
-var written = regexp.MustCompile(`^1((:(0|[1-9]\d{0,15}))*|(:(0|[1-9]\d{0,15}):(0|[1-9]\d{0,15}):[^:]+)*)$`)
+var written = regexp.MustCompile(`^[12]((:(0|[1-9]\d{0,15}))*|(:(0|[1-9]\d{0,15}):(0|[1-9]\d{0,15}):[^:]+)*)$`)
+
+var ruleText = regexp.MustCompile(`^(0|[1-9]\d{0,15}):(0|[1-9]\d{0,15})$`)
 
 // FuzzScriptArguments sends the script any words at all. What it does not answer, or
 // answers as not done, has changed nothing; what it keeps are exact numbers.
@@ -166,15 +176,18 @@ func FuzzScriptArguments(f *testing.F) {
 	client, prefix := dial(f, engine.Redis(f).Addr), engine.FreshPrefix()
 	at := shelf{client, []string{prefix + "{a}1", prefix + "{a}2", prefix + "{a}r"}}
 	for _, words := range []string{
-		"take|1790000000100000|0|s|600000000|debt|10|1000000|1000000|0|300000|0|3|fixed|10|1000000|0|0|0|0|3",
-		"give|1790000000100000|0|s|600000000|counter|10|1000000|0|0|0|0|3|log|10|1000000|0|0|0|0|3",
-		"void|1790000000100000|1790000000000000|s|600000000|slots|10|1000000|0|0|0|0|3|leaky|10|1000000|1000000|0|300000|0|3",
-		"take|nan|nan|s|inf|debt|nan|inf|inf|nan|-inf|0x10|1e300|fixed|nan|0|0|0|0|0|-3",
-		"take|1790000000100000|0|s|600000000|debt|10|1000000|1000000|0|1|0|3|debt|10|1000000|1e300|0|1e299|0|3",
-		"take|1790000000100000|0|s|600000000|debt|10|1000000|9e15|0|9e15|0.5|3|slots|10|1e300|0|0|0|0|3",
-		"take|1790000000100000|0|s|1e300|fixed|10|1000000|0|0|0|0|0.5|fixed|1e300|1000000|0|0|0|0|1e17",
-		"take|1|0|s|1|log|10|1000000|0|0|0|0|0.5|counter|10|0|0|0|0|0|3",
-		"take|1790000000100000", "", "a|||s|||||||||", "void|0||s|0",
+		"take|1790000000100000|debt|10:1000000|1000000|300000||fixed|10:1000000|10|3||0|s|600000000",
+		"give|1790000000100000|counter|10:1000000|10|3||log|10:1000000|10|3||0|s|600000000",
+		"undone|1790000000100000|slots|10:1000000|10|3||leaky|10:1000000|1000000|300000||1790000000000000|s|600000000",
+		"take|nan|debt|10:1000000|inf|-inf|nan:0x10|fixed|nan:0|nan|-3||nan|s|inf",
+		"take|1790000000100000|debt|10:1000000|1000000|1||debt|10:1000000|1e300|1e299||0|s|600000000",
+		"take|1790000000100000|debt|10:1000000|9e15|9e15|0:0.5|slots|10:1e300|10|3||0|s|600000000",
+		"take|1790000000100000|fixed|10:1000000|10|0.5||fixed|1e300:1000000|1e300|1e17||0|s|1e300",
+		"hold|1790000000100000|debt|10:1000000|1000000|300000||leaky|10:1000000|1000000|300000||0|s|600000000",
+		"settled|1790000000100000|debt|10:1000000|1000000|300000||slots|10:1000000|10|3||1790000000000000|s|600000000",
+		"settled|1790000000100000|debt|10:1000000|1e300|1e299|0:0.5|nan|s|600000000",
+		"take|1|log|10:1000000|10|0.5||counter|10:0|10|3||0|s|1",
+		"take|1790000000100000", "", "a|||s|||||||||", "undone|0||s|0",
 	} {
 		for i, state := range fuzzedStates {
 			f.Add(state, fuzzedStates[(i+1)%len(fuzzedStates)], "", words)
@@ -185,13 +198,21 @@ func FuzzScriptArguments(f *testing.F) {
 		at.fill(t, []byte(first), []byte(second), []byte(record))
 		before := at.content(t)
 		args := strings.Split(words, "|")
-		if len(args) > 3 && (args[3] == "" || strings.Contains(args[3], ":")) {
-			t.Skip() // no such slot reaches a store
+		if len(args) > 2 {
+			rules, rest := args[2:2+(len(args)-2)/5*5], args[2+(len(args)-2)/5*5:]
+			if len(rest) > 1 && (rest[1] == "" || strings.Contains(rest[1], ":")) {
+				t.Skip() // no such slot reaches a store
+			}
+			for i := 0; i < len(rules); i += 5 {
+				if (rules[i] == "debt" || rules[i] == "leaky") && !ruleText.MatchString(rules[i+1]) {
+					t.Skip() // and no such rule, which is kept as it comes
+				}
+			}
 		}
 		reply, err := script.Run(t.Context(), client, at.keys, toAny(args)...).Slice()
 		done := err == nil && len(reply) > 0 && reply[0] == int64(1)
 		for i, v := range at.content(t) {
-			if bytes.Equal(v, before[i]) || v == nil && done && args[0] == "void" { // it forgets a record
+			if bytes.Equal(v, before[i]) || v == nil && done && args[0] == "undone" { // it forgets a record
 				continue
 			}
 			if !done {

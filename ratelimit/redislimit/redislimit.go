@@ -13,6 +13,7 @@ import (
 	_ "embed" // the scripts
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,8 +57,8 @@ type Options struct {
 	// TakesNow makes the store decide by the instant of a call and not by the server's
 	// clock, and keep every key an hour longer: for tests.
 	TakesNow bool
-	// Leftover is called where a charge could not be given back after a limit in
-	// another slot refused: it lapses with its window.
+	// Leftover is called for each charge over several slots that may stay although the
+	// request did not pass, or that nobody could settle: it lapses with its window.
 	Leftover func()
 }
 
@@ -67,6 +68,10 @@ type Store struct {
 	scripts redisonce.Scripter // over client
 	opts    Options
 	veil    *keytype.Veil // nil without a secret
+	ruled   *ruled
+	convoy  *convoy // which the scripts go by, where the client is one of one node
+
+	settling chan struct{} // has room for the requests whose charges are just being settled
 }
 
 // New makes a store. The client must have retries off and short timeouts. It panics where
@@ -75,7 +80,11 @@ func New(c client, opts Options) *Store {
 	if opts.Leftover == nil {
 		opts.Leftover = func() {}
 	}
-	s := &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts}
+	s := &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts, ruled: &ruled{seed: maphash.MakeSeed()}, settling: make(chan struct{}, maxSettling)}
+	if one, ok := c.(*redis.Client); ok {
+		s.convoy = &convoy{Client: one}
+		s.scripts.Client = s.convoy
+	}
 	switch n := len(opts.Secret); {
 	case n >= 16:
 		s.veil = keytype.NewVeil(opts.Secret)
@@ -87,8 +96,7 @@ func New(c client, opts Options) *Store {
 
 // Take implements ratelimit.Store. Buckets of one tag are decided in one step. Where
 // there are several tags all are looked at first, at once, and where one refuses
-// nothing is taken anywhere. Else one after the other is charged; only where another
-// request came between does a later one then refuse, and what was taken goes back.
+// nothing is taken anywhere. Else one after the other is charged, see takeAll.
 func (s *Store) Take(ctx context.Context, t ratelimit.Take) (ratelimit.Outcome, error) {
 	if !t.Peek {
 		if out, err := s.bind(ctx, t.Bind, t.Now, len(t.Buckets)); err != nil || out.Mismatch {
@@ -148,76 +156,23 @@ func (s *Store) look(ctx context.Context, t ratelimit.Take, g group) (answer, er
 	})
 }
 
-func (s *Store) takeAll(ctx context.Context, t ratelimit.Take, groups []group) (ratelimit.Outcome, error) {
-	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(t.Buckets)), Source: Redis}
-	var taken []done
-	for i, g := range groups {
-		part := t
-		part.Buckets = g.buckets
-		decide := s.take
-		if !out.Allowed {
-			decide = func(ctx context.Context, t ratelimit.Take) (answer, error) { return s.look(ctx, t, g) }
-		}
-		answer, err := decide(ctx, part)
-		if err != nil {
-			s.giveBack(ctx, t, taken, nil)
-			if len(taken) > 0 {
-				err = fmt.Errorf("%w: %w", keytype.ErrOutcomeUnknown, err)
-			}
-			return ratelimit.Outcome{}, err
-		}
-		g.spread(answer.Verdicts, out.Verdicts)
-		out.Allowed = out.Allowed && answer.Allowed
-		if i == 0 && answer.SlotID != "" {
-			t.SlotID, out.SlotID = answer.SlotID, answer.SlotID // of the request that this one repeats
-		}
-		if answer.taken {
-			taken = append(taken, done{g, answer.now})
-		}
-	}
-	if !out.Allowed {
-		out.SlotID = ""
-		s.giveBack(ctx, t, taken, out.Verdicts)
-	}
-	return out, nil
-}
-
-// done is a group that was charged, and when.
-type done struct {
-	group
-	at int64
-}
-
-// giveBack undoes what was taken before a later group refused or failed, and tells
-// in verdicts what is left then.
-func (s *Store) giveBack(ctx context.Context, t ratelimit.Take, taken []done, verdicts []ratelimit.Verdict) {
-	for _, d := range taken {
-		back := ratelimit.Give{Buckets: d.buckets, Cost: t.Cost, SlotID: t.SlotID, Now: t.Now, Charged: d.at}
-		answer, err := s.run(context.WithoutCancel(ctx), call{
-			op: "void", buckets: d.buckets, cost: t.Cost, charged: d.at, slot: t.SlotID, now: t.Now, record: t.Record, void: true,
-			decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
-				back.Now, stored.Record = now, nil
-				return back.Decide(stored)
-			},
-		})
-		if err != nil {
-			s.opts.Leftover()
-			continue
-		}
-		if verdicts != nil {
-			d.spread(answer.Verdicts, verdicts)
-		}
-	}
-}
-
 func (s *Store) take(ctx context.Context, t ratelimit.Take) (answer, error) {
-	return s.run(ctx, call{
-		op: "take", buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
+	return s.run(ctx, taking(&t))
+}
+
+// taking is the call that decides on a Take, by the instant that the server says.
+func taking(t *ratelimit.Take) call {
+	op := "take"
+	if t.Pending {
+		op = "hold"
+	}
+	return call{
+		op: op, buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
 		decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
 			t.Now = now
 			return t.Decide(stored)
 		},
-	})
+	}
 }
 
 // Give implements ratelimit.Store.
@@ -226,12 +181,16 @@ func (s *Store) Give(ctx context.Context, g ratelimit.Give) (ratelimit.Outcome, 
 		return out, err
 	}
 	g.Bind = ratelimit.Bind{}
-	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(g.Buckets)), Source: Redis}
+	out := ratelimit.Outcome{Allowed: true, Verdicts: make([]ratelimit.Verdict, len(g.Buckets)), Source: Redis, Repeated: true}
 	for _, group := range groupsOf(g.Buckets) {
 		part := g
 		part.Buckets = group.buckets
+		op := "give"
+		if g.Ends != "" {
+			op = string(g.Ends)
+		}
 		answer, err := s.run(ctx, call{
-			op: "give", buckets: part.Buckets, cost: g.Cost, charged: g.Charged, slot: g.SlotID, now: g.Now, record: g.Record,
+			op: op, buckets: part.Buckets, cost: g.Cost, charged: g.Charged, slot: g.SlotID, now: g.Now, record: g.Record,
 			decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
 				part.Now = now
 				return part.Decide(stored)
@@ -241,14 +200,21 @@ func (s *Store) Give(ctx context.Context, g ratelimit.Give) (ratelimit.Outcome, 
 			return ratelimit.Outcome{}, err
 		}
 		group.spread(answer.Verdicts, out.Verdicts)
+		out.Repeated = out.Repeated && answer.Repeated
 	}
 	return out, nil
 }
 
 // Forget implements ratelimit.Store.
 func (s *Store) Forget(ctx context.Context, buckets []ratelimit.Bucket) error {
-	for _, b := range buckets {
-		if err := s.client.Del(ctx, s.key(b)).Err(); err != nil {
+	faults := make([]error, len(buckets))
+	var all sync.WaitGroup
+	for i, b := range buckets { // at once: the shards of a limit are many
+		all.Go(func() { faults[i] = s.client.Del(ctx, s.key(b)).Err() })
+	}
+	all.Wait()
+	for _, err := range faults {
+		if err != nil {
 			return fault("forget", err)
 		}
 	}
@@ -272,11 +238,17 @@ func (s *Store) key(b ratelimit.Bucket) string {
 func NameOf(b ratelimit.Bucket, opts Options) string { return New(nil, opts).key(b) }
 
 // named is what a key is called in Redis.
-func (s *Store) named(t *keytype.Type, tag, key string) string {
+func (s *Store) named(t *keytype.Type, tag, key string) (name string) {
+	tag, shard, of := ratelimit.ShardOf(tag)
 	if s.veil == nil {
-		return t.Tagged(s.opts.Prefix, tag, key)
+		name = t.Tagged(s.opts.Prefix, tag, key)
+	} else {
+		name = s.veil.Tagged(t, s.opts.Prefix, tag, key)
 	}
-	return s.veil.Tagged(t, s.opts.Prefix, tag, key)
+	if of > 1 {
+		return spread(s.opts.Prefix, name, shard, of)
+	}
+	return name
 }
 
 // A group is the buckets of one tag, and their places among all.
@@ -313,7 +285,11 @@ func fault(op string, err error) error {
 		return err
 	}
 	ofKey := redis.HasErrorPrefix(err, "WRONGTYPE") // somebody else wrote there
-	return &ratelimit.FaultError{Reason: reason, OfKey: ofKey, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
+	f := &ratelimit.FaultError{Reason: reason, OfKey: ofKey, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
+	if together, ok := errors.AsType[*togetherError](err); ok {
+		f.Together = together
+	}
+	return f
 }
 
 func describe(err error) (reason string, meaning error) {
@@ -342,7 +318,7 @@ func describe(err error) (reason string, meaning error) {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-var memory = number(ratelimit.RequestMemory.Microseconds())
+var memory any = number(ratelimit.RequestMemory.Microseconds())
 
 // ttl is how many ms a state is kept, at least one.
 func (s *Store) ttl(full, now int64) string {

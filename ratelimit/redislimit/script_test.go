@@ -52,29 +52,41 @@ func TestScriptIsTheTransition(t *testing.T) {
 		ratelimit.SlidingWindowLog, ratelimit.LeakyBucket, ratelimit.Concurrency,
 	} {
 		t.Run(string(a), func(t *testing.T) {
-			allowed, refused := 0, 0
+			allowed, refused, ended := 0, 0, 0
 			rapid.Check(t, func(r *rapid.T) {
 				prefix := engine.FreshPrefix()
 				store := redislimit.New(client, redislimit.Options{Prefix: prefix, TakesNow: true})
 				bucket := ratelimit.Bucket{Key: "k", Rule: genRule(r, a), Tag: "tag"}
 				var packed []byte
 				now, charged := int64(2_000_000_000_000_000), int64(0)
+				var pending []ratelimit.Give // what ends them
 				for i := range rapid.IntRange(1, 15).Draw(r, "calls") {
-					now += rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(0, bucket.Rule.Per/4), rapid.Int64Range(-bucket.Rule.Per/8, bucket.Rule.Per*2)).Draw(r, "pause")
+					now += rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(0, bucket.Rule.Per/4), rapid.Int64Range(-bucket.Rule.Per/8, bucket.Rule.Per*2), rapid.Int64Range(0, 4_000_000)).Draw(r, "pause")
 					cost := rapid.OneOf(rapid.Int64Range(1, min(3, bucket.Rule.Burst)), rapid.Int64Range(1, bucket.Rule.Burst)).Draw(r, "cost")
 					stored := ratelimit.Stored{Packed: [][]byte{packed}}
 					var got, want ratelimit.Outcome
 					var next ratelimit.Next
 					var err, wrong error
-					if rapid.IntRange(0, 4).Draw(r, "call") == 0 {
+					switch call := rapid.IntRange(0, 6).Draw(r, "call"); {
+					case call == 1 && len(pending) > 0:
+						give := pending[0]
+						pending = pending[1:]
+						give.Now, give.Ends = now, rapid.SampledFrom([]ratelimit.End{ratelimit.Settled, ratelimit.Undone}).Draw(r, "end")
+						ended++
+						got, err = store.Give(t.Context(), give)
+						next, want, wrong = give.Decide(stored)
+					case call == 0:
 						give := ratelimit.Give{Buckets: []ratelimit.Bucket{bucket}, Cost: cost, Now: now, SlotID: fmt.Sprint("s", i/2), Charged: rapid.SampledFrom([]int64{0, charged}).Draw(r, "charged")}
 						got, err = store.Give(t.Context(), give)
 						next, want, wrong = give.Decide(stored)
-					} else {
-						take := ratelimit.Take{Buckets: []ratelimit.Bucket{bucket}, Cost: cost, Now: now, SlotID: fmt.Sprint("s", i)}
+					default:
+						take := ratelimit.Take{Buckets: []ratelimit.Bucket{bucket}, Cost: cost, Now: now, SlotID: fmt.Sprint("s", i), Pending: rapid.Bool().Draw(r, "pending")}
 						got, err = store.Take(t.Context(), take)
 						next, want, wrong = take.Decide(stored)
 						charged = now
+						if want.Allowed && take.Pending {
+							pending = append(pending, ratelimit.Give{Buckets: take.Buckets, Cost: cost, SlotID: take.SlotID, Charged: now})
+						}
 					}
 					if err != nil || wrong != nil {
 						r.Fatal(err, wrong)
@@ -96,8 +108,8 @@ func TestScriptIsTheTransition(t *testing.T) {
 					}
 				}
 			})
-			if allowed == 0 || refused == 0 {
-				t.Errorf("%d allowed, %d refused: one side was never tested", allowed, refused)
+			if allowed == 0 || refused == 0 || ended == 0 {
+				t.Errorf("%d allowed, %d refused, %d ended: one side was never tested", allowed, refused, ended)
 			}
 		})
 	}
@@ -105,6 +117,26 @@ func TestScriptIsTheTransition(t *testing.T) {
 
 func bucketOf(key string, count int64, per time.Duration, burst int64) ratelimit.Bucket {
 	return ratelimit.Bucket{Key: key, Tag: "tag", Rule: ratelimit.Rule{Algorithm: ratelimit.TokenBucket, Count: count, Per: per.Microseconds(), Burst: burst}}
+}
+
+// A bucket that refuses after a change to a slower rate is kept for as long as that needs.
+func TestARefusalLastsAfterASlowerRate(t *testing.T) {
+	store := redislimit.New(dial(t, engine.Redis(t).Addr), redislimit.Options{Prefix: engine.FreshPrefix()})
+	for try := range 20 {
+		charge := func(per time.Duration) ratelimit.Outcome {
+			return take(t, store, ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf(fmt.Sprint(try), 10, per, 10)}, Cost: 10})
+		}
+		charge(200 * time.Millisecond)
+		if charge(time.Hour).Allowed { // so late that all had come back
+			continue
+		}
+		time.Sleep(250 * time.Millisecond)
+		if out := charge(time.Hour); out.Allowed {
+			t.Errorf("it passed before the wait that was told: %+v", out)
+		}
+		return
+	}
+	t.Error("this machine is too slow")
 }
 
 func take(t testing.TB, s *redislimit.Store, take ratelimit.Take) ratelimit.Outcome {

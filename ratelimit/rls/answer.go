@@ -36,7 +36,9 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *rlspb.RateLimitReques
 		return nil, err
 	}
 	a := answer{fields: s.Fields, states: make([]*ratelimit.PartState, len(req.GetDescriptors()))}
-	err = s.decide(ctx, key.Tenant, req.GetDomain(), c, &a)
+	deciding, ended := s.step(ctx, "ratelimit check")
+	err = s.decide(deciding, key.Tenant, req.GetDomain(), c, &a)
+	ended(err)
 	if cost, ok := errors.AsType[*ratelimit.CostError](err); ok {
 		return a.tooCostly(req.GetDomain(), cost), nil
 	}
@@ -93,8 +95,9 @@ func (a *answer) decided() *rlspb.RateLimitResponse {
 	if !a.Allowed {
 		resp.OverallCode = rlspb.RateLimitResponse_OVER_LIMIT
 	}
-	for _, state := range a.states {
-		resp.Statuses = append(resp.Statuses, a.status(state))
+	resp.Statuses = make([]*rlspb.RateLimitResponse_DescriptorStatus, len(a.states))
+	for i, state := range a.states {
+		resp.Statuses[i] = a.status(state)
 	}
 	header := http.Header{}
 	a.fields.Set(header, a.Decision)
@@ -184,9 +187,11 @@ func currentLimit(l ratelimit.LimitState) *rlspb.RateLimitResponse_RateLimit {
 
 // headerValues are in the order of their names, which are written as in HTTP/2.
 func headerValues(h http.Header) []*corepb.HeaderValue {
-	values := make([]*corepb.HeaderValue, 0, len(h))
+	values, all := make([]*corepb.HeaderValue, 0, len(h)), make([]corepb.HeaderValue, len(h)) // one piece of memory for all
 	for name, value := range h {
-		values = append(values, &corepb.HeaderValue{Key: strings.ToLower(name), Value: value[0]})
+		v := &all[len(values)]
+		v.Key, v.Value = strings.ToLower(name), value[0]
+		values = append(values, v)
 	}
 	slices.SortFunc(values, func(a, b *corepb.HeaderValue) int { return strings.Compare(a.GetKey(), b.GetKey()) })
 	return values
@@ -197,7 +202,13 @@ func (a *answer) metadata() *structpb.Struct {
 	fields := make(map[string]*structpb.Value, 8)
 	text := func(name, value string) {
 		if value != "" {
-			fields[name] = structpb.NewStringValue(value)
+			v := &struct { // one piece of memory
+				value structpb.Value
+				text  structpb.Value_StringValue
+			}{}
+			v.text.StringValue = value
+			v.value.Kind = &v.text
+			fields[name] = &v.value
 		}
 	}
 	wait := func(name string, d time.Duration) {
@@ -213,6 +224,9 @@ func (a *answer) metadata() *structpb.Struct {
 	text("slot_id", a.SlotID)
 	wait("retry_after_ms", a.RetryAfter)
 	wait("delay_ms", a.Delay)
+	if a.MaxOvershoot > 0 {
+		fields["max_overshoot"] = structpb.NewNumberValue(float64(a.MaxOvershoot))
+	}
 	if a.Degraded {
 		fields["degraded"] = structpb.NewBoolValue(true)
 		text("degraded_reason", a.DegradedReason)

@@ -25,11 +25,14 @@ func (s *Server) edge(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
+	ctx, ended := s.traced(ctx, req, info.FullMethod)
 	resp, err := s.recovered(func() (any, error) { return handle(ctx, req) })
 	if err != nil {
 		err = s.statusOf(ctx, info.FullMethod, err)
 	}
-	s.Observe(info.FullMethod, code(resp, err), time.Since(begun))
+	told := code(resp, err)
+	s.Observe(info.FullMethod, told, time.Since(begun))
+	ended(told)
 	return resp, err
 }
 
@@ -83,7 +86,9 @@ func (s *Server) caller(ctx context.Context) (auth.Key, error) {
 	if !found || !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		return auth.Key{}, auth.ErrUnauthenticated
 	}
+	ctx, ended := s.step(ctx, "auth authenticate")
 	key, err := s.keys.Authenticate(ctx, secret)
+	ended(err)
 	if err != nil {
 		return auth.Key{}, fmt.Errorf("authenticate: %w", err)
 	}
@@ -121,10 +126,10 @@ func (s *Server) statusOf(ctx context.Context, method string, err error) error {
 	case errors.Is(err, ratelimit.ErrUnknownPolicy):
 		return status.Error(codes.NotFound, "no policy has the name of the domain")
 	case errors.Is(err, keytype.ErrUnavailable), errors.Is(err, keytype.ErrOutcomeUnknown):
-		s.Log.WarnContext(ctx, "store failed", "method", method, "error", err)
+		s.Log.WarnContext(ctx, "store failed", s.named(ctx, "method", method, "error", err)...)
 		return status.Error(codes.Unavailable, "the store is unavailable: try again later")
 	}
-	args := []any{"method", method, "error", err}
+	args := s.named(ctx, "method", method, "error", err)
 	if e, ok := errors.AsType[*panicError](err); ok {
 		args = append(args, "stack", string(e.stack))
 	}

@@ -59,6 +59,11 @@ policies:
   - name: open
     on_store_failure: fail_open
     limits: [{name: user, key: [user], algorithm: token_bucket, rate: 1/30d, burst: 1}]
+  - name: leased
+    on_store_failure: fail_open
+    mode: leased
+    max_overshoot: 50
+    limits: [{name: user, key: [user], algorithm: token_bucket, rate: 1/30d, burst: 200}]
   - name: local
     on_store_failure: local
     local: {rate: 1/30d, burst: 2}

@@ -32,10 +32,17 @@ const (
 	maxHeader  = 32 << 10
 	maxStreams = 1000 // requests in flight on one connection
 
-	pingAfter   = 30 * time.Second // a peer that says nothing is asked whether it lives
-	pingTimeout = 10 * time.Second
-	pingLeast   = 10 * time.Second // a peer that pings more often is cut off
+	workers = 128 // goroutines that keep a stack which has grown: more requests at once get new ones
 )
+
+// pings say when a peer is cut off, whether it says nothing or too much.
+type pings struct {
+	after   time.Duration // a peer that says nothing for so long is asked whether it lives
+	timeout time.Duration // for its answer
+	least   time.Duration // a peer that pings more often is cut off
+}
+
+var usualPings = pings{after: 30 * time.Second, timeout: 10 * time.Second, least: 10 * time.Second}
 
 // keys finds the caller's key.
 type keys interface {
@@ -49,6 +56,11 @@ type Options struct {
 	Log     *slog.Logger                                  // nothing is logged where nil
 	Observe func(method, code string, took time.Duration) // told of every answer; no argument holds an id
 	Timeout time.Duration                                 // a request's time, where its deadline is later; 0 = 8 s
+	Trace   Tracer                                        // nothing is traced where nil
+	// TraceIDs finds the trace of a request for the log, "" where there is none; nil finds none.
+	TraceIDs func(ctx context.Context) (traceID, spanID string)
+
+	pings pings // shorter in tests; zero: as usual
 }
 
 // A Server answers rate limit requests, and besides them health and reflection,
@@ -80,6 +92,9 @@ func New(limits *ratelimit.Limiter, k keys, opts Options) *Server {
 	if s.Timeout == 0 {
 		s.Timeout = 8 * time.Second
 	}
+	if s.pings == (pings{}) {
+		s.pings = usualPings
+	}
 	s.server = grpc.NewServer(
 		grpc.UnaryInterceptor(s.edge),
 		grpc.StreamInterceptor(s.stream),
@@ -87,9 +102,10 @@ func New(limits *ratelimit.Limiter, k keys, opts Options) *Server {
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.NumStreamWorkers(workers),
 		grpc.ConnectionTimeout(5*time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.pings.after, Timeout: s.pings.timeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.pings.least, PermitWithoutStream: true}),
 	)
 	rlspb.RegisterRateLimitServiceServer(s.server, s)
 	healthpb.RegisterHealthServer(s.server, &health{ready: s.Ready, every: time.Second})

@@ -67,6 +67,11 @@ var mapping = []step{
 	{"taken", "edge", 1, "tenant=g upload=x", "OVER_LIMIT: OVER_LIMIT upload 0 of 2"},
 	{"a queue", "edge", 3, "tenant=h paced=x", "OK: OK paced 0 of 3"},
 
+	{"a request whose cost shows at its end (apply_on_stream_done) asks first whether one unit is left", "edge", 0, "tenant=i user=u +0", "OK: OK user 4 of 4"},
+	{"and is charged then, by a request of its own", "edge", 0, "tenant=i user=u +3", "OK: OK user 1 of 4"},
+	{"the next one may begin, too", "edge", 0, "tenant=i user=u +0", "OK: OK user 1 of 4"},
+	{"but where it cost more than was left, nothing is charged", "edge", 0, "tenant=i user=u +3", "OVER_LIMIT: OVER_LIMIT user 1 of 4"},
+
 	{"limits that lie apart", "apart", 0, "a=x +4, b=y +1", "OK: OK first 6 of 10, OK second 1 of 2"},
 	{"are all charged or none: the first gets back what it gave", "apart", 0, "a=x +4, b=y +2", "OVER_LIMIT: OK first 6 of 10, OVER_LIMIT second 1 of 2"},
 
@@ -136,6 +141,21 @@ func TestAnswersTellWhatTheHTTPAnswerTells(t *testing.T) {
 	r.must(request("warned", 0, "user=u"))
 	if warned := r.must(request("warned", 0, "user=u")); header(warned, "RateLimit-Warning") != "100% over; enforcement begins 2030-01-15" {
 		t.Errorf("a warning: %v", warned.GetResponseHeadersToAdd())
+	}
+}
+
+// What a lease answers says by how much more than the limits say may pass.
+func TestALeaseTellsItsBound(t *testing.T) {
+	r := serve(t, memory(), ratelimit.Options{Leases: true}, rls.Options{})
+	resp := r.must(request("leased", 0, "user=u"))
+	for range 199 {
+		if field(resp, "source") == string(ratelimit.SourceTokenLease) {
+			break
+		}
+		resp = r.must(request("leased", 0, "user=u"))
+	}
+	if field(resp, "source") != string(ratelimit.SourceTokenLease) || field(resp, "max_overshoot") != 50.0 {
+		t.Errorf("got %v", resp.GetDynamicMetadata())
 	}
 }
 
