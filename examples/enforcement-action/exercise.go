@@ -13,24 +13,39 @@ import (
 	"time"
 
 	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/client"
 )
 
 // An exercise is one run of all scenes. Its names are its own, so that it can run
 // again on the same service.
 type exercise struct {
-	service *client
-	id      string
-	mu      sync.Mutex // of stdout
-	stdout  io.Writer
-	worker1 *worker
+	service  *client.Client
+	url, key string
+	id       string
+	mu       sync.Mutex // of stdout
+	stdout   io.Writer
+	worker1  *worker
 }
 
 const longHold = 30 * time.Second // of workers that nobody has to wait for
 
-func newExercise(service *client, stdout io.Writer) *exercise {
-	e := &exercise{service: service, id: strings.ToLower(rand.Text()[:8]), stdout: stdout}
+func newExercise(url, key string, stdout io.Writer) (*exercise, error) {
+	e := &exercise{url: url, key: key, id: strings.ToLower(rand.Text()[:8]), stdout: stdout}
+	var err error
+	if e.service, err = e.over(http.DefaultTransport); err != nil {
+		return nil, err
+	}
 	e.worker1 = e.newWorker("worker-1", longHold)
-	return e
+	return e, nil
+}
+
+// over is the service over a network. Its workers have time: they wait for a check
+// longer than the request of a user would.
+func (e *exercise) over(network http.RoundTripper) (*client.Client, error) {
+	return client.New(e.url, client.Options{
+		APIKey: e.key, HTTP: &http.Client{Transport: network},
+		Timeout: time.Minute, CheckTimeout: 10 * time.Second, OnNoAnswer: api.PostureFailClosed,
+	})
 }
 
 func (e *exercise) newWorker(name string, hold time.Duration) *worker {
@@ -93,7 +108,7 @@ func (e *exercise) deliveredAgain(ctx context.Context) error {
 		return fmt.Errorf("the answer is %s's", r.Worker)
 	}
 	a.State = "active"
-	if _, err := deliver(ctx, e.worker1, session, a); !refused(err, api.CodeIdempotencyMismatch) {
+	if _, err := deliver(ctx, e.worker1, session, a); !client.IsCode(err, api.CodeIdempotencyMismatch) {
 		return fmt.Errorf("another action under the same id: %w", err)
 	}
 	e.say("worker-1", "claim", "refused: the id is another action's")
@@ -150,7 +165,9 @@ func (e *exercise) lostAnswers(ctx context.Context) error {
 	}
 	network := &lossy{lost: map[string]bool{}}
 	w := e.newWorker("worker-1", longHold)
-	w.service = &client{url: e.service.url, key: e.service.key, http: &http.Client{Transport: network}}
+	if w.service, err = e.over(network); err != nil {
+		return err
+	}
 	r, err := deliver(ctx, w, session, a)
 	if err != nil {
 		return err
@@ -173,7 +190,9 @@ func (e *exercise) diedAfterTheWrite(ctx context.Context) error {
 	life, die := context.WithCancel(ctx)
 	defer die()
 	dying := e.newWorker("worker-1", time.Second)
-	dying.service = &client{url: e.service.url, key: e.service.key, http: &http.Client{Transport: deadAfter{die}}}
+	if dying.service, err = e.over(deadAfter{die}); err != nil {
+		return err
+	}
 	if _, err := dying.enforce(life, session, a); err == nil {
 		return errors.New("it did not die")
 	}
@@ -257,7 +276,7 @@ func (e *exercise) notAllowed(ctx context.Context) error {
 		a.ID = fmt.Sprintf("%s-%d", e.named("act-6"), n)
 		_, err = e.worker1.enforce(ctx, session, a)
 	}
-	if !refused(err, api.CodeRateLimited) {
+	if !errors.Is(err, errLimited) {
 		return fmt.Errorf("no limit was met: %w", err)
 	}
 	e.say("worker-1", "limit", "refused: "+err.Error())
@@ -278,8 +297,7 @@ func (e *exercise) notAllowed(ctx context.Context) error {
 // logout ends the moderator's sessions and waits until it shows: at once where the
 // answer says cache_propagated, else within 12 s.
 func (e *exercise) logout(ctx context.Context, moderator, session string) error {
-	var done api.LoggedOut
-	err := e.service.call(ctx, http.MethodPost, "/v1/users/"+e.named(moderator)+"/logout-all", api.LogoutAll{}, &done)
+	done, err := e.service.LogoutAll(ctx, e.named(moderator), api.LogoutAll{})
 	if err != nil || done.CachePropagated {
 		return err
 	}
@@ -295,10 +313,13 @@ func (e *exercise) logout(ctx context.Context, moderator, session string) error 
 func deliver(ctx context.Context, w *worker, session string, a action) (receipt, error) {
 	for {
 		r, err := w.enforce(ctx, session, a)
-		if !errors.Is(err, errSuperseded) && !refused(err, api.CodeIdempotencyInFlight, api.CodeLeaseHeld) {
+		if !errors.Is(err, errSuperseded) && !client.IsCode(err, api.CodeIdempotencyInFlight, api.CodeLeaseHeld) {
 			return r, err
 		}
-		wait := min(max(retryAfter(err), 100*time.Millisecond), time.Second) // it is often over before it has to be
+		wait := 100 * time.Millisecond
+		if p, ok := errors.AsType[*client.ProblemError](err); ok {
+			wait = min(max(p.RetryAfter, wait), time.Second) // it is often over before it has to be
+		}
 		w.say(w.name, "waits", "another run may be at work")
 		select {
 		case <-ctx.Done():
@@ -310,10 +331,7 @@ func deliver(ctx context.Context, w *worker, session string, a action) (receipt,
 
 // login makes the session of a moderator who has shown a second factor.
 func (e *exercise) login(ctx context.Context, moderator string) (token string, err error) {
-	var made api.CreatedSession
-	err = e.service.call(ctx, http.MethodPost, "/v1/sessions", api.CreateSession{
-		UserID: e.named(moderator), AAL: new(int64(2)), AMR: &[]string{"pwd", "otp"},
-	}, &made)
+	made, err := e.service.CreateSession(ctx, api.CreateSession{UserID: e.named(moderator), AAL: new(int64(2)), AMR: &[]string{"pwd", "otp"}})
 	return made.Token, err
 }
 

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
 )
@@ -36,20 +35,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if (*url == "") != (*keyFile == "") {
 		return errors.New("-url and -key-file go together")
 	}
-	service := &client{url: *url, http: http.DefaultClient}
-	if *url != "" {
-		service.key, err = readKey(*keyFile)
+	service, key := *url, ""
+	if service != "" {
+		key, err = readKey(*keyFile)
 		if err != nil {
 			return err
 		}
 	} else {
 		fmt.Fprintln(stdout, "starting a service on its embedded store")
 		var end func() error
-		service.url, service.key, end, err = startService(ctx, stderr)
+		service, key, end, err = startService(ctx, stderr)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, end()) }()
 	}
-	return newExercise(service, stdout).run(ctx)
+	e, err := newExercise(service, key, stdout)
+	if err != nil {
+		return err
+	}
+	return e.run(ctx)
 }

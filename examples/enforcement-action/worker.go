@@ -8,12 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
 	"github.com/coordsvc/coordsvc/api"
+	"github.com/coordsvc/coordsvc/client"
 )
 
 // An action is what a moderator decided about an account. It may be delivered to
@@ -34,6 +33,11 @@ type record struct {
 
 const keptActions = 50
 
+const (
+	maxWait  = 5 * time.Second // in line for a lease, within one try
+	farewell = time.Second
+)
+
 // A receipt is the answer to an action, the same to everybody who asks.
 type receipt struct {
 	Action  string `json:"action"`
@@ -45,7 +49,7 @@ type receipt struct {
 
 // A worker carries actions out.
 type worker struct {
-	service *client
+	service *client.Client
 	name    string
 	hold    time.Duration                      // of claims and leases: how long a crash may hold others up
 	say     func(worker, step, outcome string) // for people
@@ -54,11 +58,12 @@ type worker struct {
 
 var (
 	errNotAllowed = errors.New("the session is not active, or not by a second factor")
+	errLimited    = errors.New("rate_limited: the moderator has done as much as one may for now")
 	errSuperseded = errors.New("another run of the action has taken over")
 )
 
 // enforce carries the action out, unless it is done already. Its errors are
-// errNotAllowed and rate_limited, before anything has happened; errSuperseded,
+// errNotAllowed and errLimited, before anything has happened; errSuperseded,
 // idempotency_in_flight and lease_held, after which the action should be
 // delivered again; and failures, after which it must be.
 func (w *worker) enforce(ctx context.Context, session string, a action) (receipt, error) {
@@ -90,8 +95,7 @@ func (w *worker) enforce(ctx context.Context, session string, a action) (receipt
 
 // verify: who asks, and may they? The answer is at most 12 s behind a revocation.
 func (w *worker) verify(ctx context.Context, session string) (moderator string, err error) {
-	var v api.Verdict
-	err = w.service.call(ctx, http.MethodPost, "/v1/sessions/verify", api.VerifySession{Token: session, MinAAL: new(int64(2))}, &v)
+	v, err := w.service.VerifySession(ctx, api.VerifySession{Token: session, MinAAL: new(int64(2))})
 	if err != nil {
 		return "", err
 	}
@@ -105,30 +109,34 @@ func (w *worker) verify(ctx context.Context, session string) (moderator string, 
 // checkLimit: how much may one moderator do? The request id makes the repetition of a
 // lost answer charge once, and so does a redelivery within ten minutes.
 func (w *worker) checkLimit(ctx context.Context, moderator string, a action) error {
-	var d api.RateLimitDecision
-	err := w.service.call(ctx, http.MethodPost, "/v1/ratelimit/check", api.RateLimitRequest{
+	d, err := w.service.Check(ctx, api.RateLimitRequest{
 		Policy: "default", Descriptors: api.Descriptors{"tenant": "moderation", "user": moderator},
 		Cost: &a.Weight, RequestID: &a.ID,
-	}, &d)
-	if err == nil {
-		w.say(w.name, "limit", "allowed")
+	})
+	switch {
+	case err != nil:
+		return err
+	case !d.Allowed && d.Degraded:
+		return fmt.Errorf("nobody can tell whether the limit is met: %s", d.DegradedReason)
+	case !d.Allowed:
+		return errLimited
 	}
-	return err
+	w.say(w.name, "limit", "allowed")
+	return nil
 }
 
 // claim: is the action done, or in somebody's hands? The fingerprint keeps another
 // action from being taken for this one.
-func (w *worker) claim(ctx context.Context, run, moderator string, a action) (api.KeyClaim, error) {
+func (w *worker) claim(ctx context.Context, run, moderator string, a action) (client.Claim, error) {
 	raw, err := json.Marshal([]any{moderator, a})
 	if err != nil {
-		return api.KeyClaim{}, err
+		return client.Claim{}, err
 	}
 	sum := sha256.Sum256(raw)
-	var c api.KeyClaim
-	err = w.service.call(ctx, http.MethodPost, idempotency(a, "claim"), api.ClaimKey{
+	c, err := w.service.ClaimKey(ctx, a.ID, api.ClaimKey{
 		Fingerprint: hex.EncodeToString(sum[:]), LockTTLMS: w.hold.Milliseconds(),
 		TTLMS: (24 * time.Hour).Milliseconds(), RequestID: &run,
-	}, &c)
+	})
 	switch {
 	case err != nil:
 	case c.State == api.Completed:
@@ -142,12 +150,11 @@ func (w *worker) claim(ctx context.Context, run, moderator string, a action) (ap
 // apply changes the account under a lease. From the moment of its grant whoever held
 // the lease before is refused, so what is read here stays true until the write.
 func (w *worker) apply(ctx context.Context, run, moderator string, a action) (receipt, error) {
-	var lease api.LeaseGrant
 	resource := "account/" + a.Account
-	err := w.service.call(ctx, http.MethodPost, leases(resource, "acquire"), api.AcquireLease{
+	lease, err := w.service.AcquireLease(ctx, resource, api.AcquireLease{
 		Owner: w.name, TTLMS: w.hold.Milliseconds(), RequestID: &run, WaitMS: new(maxWait.Milliseconds()),
-	}, &lease)
-	if refused(err, api.CodeRequestExpired) { // this run's grant has come and gone while its answers were lost
+	})
+	if client.IsCode(err, api.CodeRequestExpired) { // this run's grant has come and gone while its answers were lost
 		return receipt{}, errSuperseded
 	}
 	if err != nil {
@@ -176,9 +183,8 @@ func (w *worker) apply(ctx context.Context, run, moderator string, a action) (re
 }
 
 func (w *worker) read(ctx context.Context, resource string) (record, int64, error) {
-	var kept api.ProtectedRecord
-	err := w.service.call(ctx, http.MethodGet, protected(resource), nil, &kept)
-	if refused(err, api.CodeNotFound) {
+	kept, err := w.service.ReadProtected(ctx, resource, "state")
+	if client.IsCode(err, api.CodeNotFound) {
 		return record{}, 0, nil
 	}
 	if err != nil {
@@ -190,16 +196,15 @@ func (w *worker) read(ctx context.Context, resource string) (record, int64, erro
 
 // write carries the token: a worker that slept through its lease is refused here, and
 // nowhere else. The sequence makes a repeated write the same write.
-func (w *worker) write(ctx context.Context, resource string, lease api.LeaseGrant, r record) (version int64, err error) {
+func (w *worker) write(ctx context.Context, resource string, lease client.Grant, r record) (version int64, err error) {
 	value, err := json.Marshal(r)
 	if err != nil {
 		return 0, err
 	}
-	var written api.ProtectedWritten
-	err = w.service.call(ctx, http.MethodPut, protected(resource), api.WriteProtected{
+	written, err := w.service.WriteProtected(ctx, resource, "state", api.WriteProtected{
 		FencingToken: lease.FencingToken, LeaseID: &lease.LeaseID, Sequence: new(int64(1)), Value: value,
-	}, &written)
-	if refused(err, api.CodeStaleFencingToken) {
+	})
+	if client.IsCode(err, api.CodeStaleFencingToken) {
 		w.say(w.name, "write", fmt.Sprintf("refused: token %d is stale", lease.FencingToken))
 		return 0, errSuperseded
 	}
@@ -211,13 +216,13 @@ func (w *worker) write(ctx context.Context, resource string, lease api.LeaseGran
 
 // complete stores the answer that every later delivery gets. Whose claim was taken over
 // has not completed it, even if it wrote: the other run finds that in the record.
-func (w *worker) complete(ctx context.Context, a action, claim api.KeyClaim, r receipt) error {
+func (w *worker) complete(ctx context.Context, a action, claim client.Claim, r receipt) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	err = w.service.call(ctx, http.MethodPost, idempotency(a, "complete"), api.CompleteClaim{ClaimID: claim.ClaimID, Response: raw}, nil)
-	if refused(err, api.CodeClaimLost) {
+	err = w.service.CompleteClaim(ctx, a.ID, claim.ClaimID, raw)
+	if client.IsCode(err, api.CodeClaimLost) {
 		return errSuperseded
 	}
 	if err == nil {
@@ -226,24 +231,16 @@ func (w *worker) complete(ctx context.Context, a action, claim api.KeyClaim, r r
 	return err
 }
 
-// abandon and release spare others the wait. One try is enough: the claim and the lease
-// end by themselves.
-func (w *worker) abandon(ctx context.Context, a action, claim api.KeyClaim) {
-	_ = w.service.try(context.WithoutCancel(ctx), http.MethodPost, idempotency(a, "abandon"), api.AbandonClaim{ClaimID: claim.ClaimID})
+// abandon and release spare others the wait, and have not much time: the claim and the
+// lease end by themselves.
+func (w *worker) abandon(ctx context.Context, a action, claim client.Claim) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	_ = w.service.AbandonClaim(ctx, a.ID, claim.ClaimID)
 }
 
-func (w *worker) release(ctx context.Context, resource string, lease api.LeaseGrant) {
-	_ = w.service.try(context.WithoutCancel(ctx), http.MethodPost, leases(resource, "release"), api.ReleaseLease{LeaseID: lease.LeaseID, FencingToken: lease.FencingToken})
-}
-
-func idempotency(a action, verb string) string {
-	return "/v1/idempotency/" + url.PathEscape(a.ID) + "/" + verb
-}
-
-func leases(resource, verb string) string {
-	return "/v1/leases/" + url.PathEscape(resource) + "/" + verb
-}
-
-func protected(resource string) string {
-	return "/v1/protected/" + url.PathEscape(resource) + "/state"
+func (w *worker) release(ctx context.Context, resource string, lease client.Grant) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	_ = w.service.ReleaseLease(ctx, resource, api.ReleaseLease{LeaseID: lease.LeaseID, FencingToken: lease.FencingToken})
 }
