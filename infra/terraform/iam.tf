@@ -1,6 +1,6 @@
 # What a node may do: for each key type, the calls that it makes for that type, on the
 # table (or the index) where the type lives, and nothing else. A test in the repository
-# records every call that the service makes and compares: none is missing, none unused.
+# records every call that nodes make in the whole run of the tests and compares: none is missing, none unused.
 #
 # Items of a transaction need the action of each item: there is no action for the whole.
 # The one call that is left out is for engines that do not return an item whose condition

@@ -33,6 +33,17 @@ resource "aws_vpc_security_group_ingress_rule" "ops" {
   to_port                      = 9090
 }
 
+resource "aws_vpc_security_group_ingress_rule" "grpc" {
+  for_each = var.vpc_id == null ? [] : toset(var.envoy_security_group_ids)
+
+  security_group_id            = aws_security_group.service[0].id
+  description                  = "Envoy's rate limit protocol over gRPC, from proxies"
+  referenced_security_group_id = each.value
+  ip_protocol                  = "tcp"
+  from_port                    = 9091
+  to_port                      = 9091
+}
+
 # DynamoDB, and what a container's start needs: its image, its log, its secrets.
 resource "aws_vpc_security_group_egress_rule" "https" {
   count = var.vpc_id == null ? 0 : 1

@@ -154,6 +154,18 @@ variable "ops_security_group_ids" {
   }
 }
 
+variable "envoy_security_group_ids" {
+  description = "Security groups of the Envoys that may ask for rate limits over gRPC, port 9091."
+  type        = list(string)
+  default     = []
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for id in var.envoy_security_group_ids : can(regex("^sg-[0-9a-f]+$", id))])
+    error_message = "A security group is named by its id, sg-…"
+  }
+}
+
 variable "valkey_subnet_ids" {
   description = "Subnets of Valkey, in two availability zones or more. Empty: no Valkey, limits are then counted per process and sessions are read from DynamoDB."
   type        = list(string)

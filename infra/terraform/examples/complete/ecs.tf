@@ -107,11 +107,13 @@ resource "aws_ecs_task_definition" "node" {
       readonlyRootFilesystem = true
       stopTimeout            = 30 # it drains for at most 20 s
       dependsOn              = [{ containerName = "keys", condition = "SUCCESS" }]
+      healthCheck            = { command = ["CMD", "/coordsvc", "healthcheck"], interval = 10, timeout = 5, retries = 3, startPeriod = 10 }
       mountPoints            = [{ sourceVolume = "keys", containerPath = "/keys", readOnly = true }]
-      portMappings           = [{ containerPort = 8080 }, { containerPort = 9090 }]
+      portMappings           = [{ containerPort = 8080 }, { containerPort = 9090 }, { containerPort = 9091 }]
       environment = [
         { name = "COORD_DYNAMODB", value = "aws" },
         { name = "COORD_OPS_ADDR", value = ":9090" },
+        { name = "COORD_GRPC_ADDR", value = ":9091" },
         { name = "COORD_KEYS_FILE", value = "/keys/keys" },
         { name = "COORD_BOOTSTRAP_KEY_FILE", value = "/keys/bootstrap" },
         { name = "COORD_REDIS_PREFIX", value = "coord:" },
@@ -151,6 +153,10 @@ resource "aws_ecs_service" "nodes" {
     target_group_arn = aws_lb_target_group.nodes.arn
     container_name   = "coordsvc"
     container_port   = 8080
+  }
+
+  service_registries {
+    registry_arn = aws_service_discovery_service.nodes.arn
   }
 
   depends_on = [aws_lb_listener.https, aws_secretsmanager_secret_version.redis_url]

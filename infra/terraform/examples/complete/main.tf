@@ -26,6 +26,7 @@ module "coordsvc" {
   vpc_id                    = var.vpc_id
   caller_security_group_ids = [aws_security_group.balancer.id]
   ops_security_group_ids    = [aws_security_group.balancer.id]
+  envoy_security_group_ids  = var.envoy_security_group_ids
   valkey_subnet_ids         = var.private_subnet_ids
   valkey_auth_token         = random_password.valkey.result
   alarm_topic_arns          = [aws_sns_topic.alarms.arn]

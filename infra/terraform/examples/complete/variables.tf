@@ -27,6 +27,13 @@ variable "caller_security_group_ids" {
   nullable    = false
 }
 
+variable "envoy_security_group_ids" {
+  description = "Security groups of the Envoys that ask for rate limits."
+  type        = list(string)
+  default     = []
+  nullable    = false
+}
+
 variable "keys_secret_arn" {
   description = "Secrets Manager secret that holds the keys file: a line \"route <base64 of 32 bytes>\" and a line \"seal <base64 of 32 bytes>\"."
   type        = string
