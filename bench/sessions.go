@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -20,9 +21,8 @@ import (
 
 // A bed is everything that runs during the measurement of sessions.
 type bed struct {
-	dir       string
-	processes []*process
-	redis     *process
+	*lab
+	store     *process // Redis
 	redisAddr string
 	key       string
 	floor     server
@@ -38,8 +38,12 @@ type server struct {
 
 // sessions measures POST /v1/sessions/verify: warm, cold, and with Redis down.
 func sessions(ctx context.Context, o options) error {
-	b := &bed{key: "csk_" + strings.Repeat("Bench0", 6)}
-	defer b.close()
+	l, err := openLab(ctx, o.program)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	b := &bed{lab: l, key: bootstrapKey}
 	if err := b.open(ctx); err != nil {
 		return err
 	}
@@ -51,6 +55,7 @@ func sessions(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	fmt.Printf("%s, %d cores, %d rounds × %d requests, %d connections\n", runtime.Version(), runtime.NumCPU(), o.rounds, o.requests, o.connections)
 	loads := b.loads(tokens, cookie)
 	rounds := map[string][]sample{}
 	for round := range o.rounds {
@@ -77,11 +82,11 @@ func (b *bed) loads(tokens []string, cookie string) []load {
 		return err
 	}
 	return []load{
-		{name: "floor: echo + one GET", server: b.floor.process, redis: b.redis, request: get(b.floor.url+"/check", "")},
-		{name: "verify warm", server: b.warm.process, redis: b.redis, request: b.verify(b.warm.url, tokens[:hot]), prepare: warmUp},
-		{name: "verify cold", server: b.warm.process, redis: b.redis, request: b.verify(b.warm.url, tokens), prepare: flush},
+		{name: "floor: echo + one GET", server: b.floor.process, redis: b.store, request: get(b.floor.url+"/check", "")},
+		{name: "verify warm", server: b.warm.process, redis: b.store, request: b.verify(b.warm.url, tokens[:hot]), prepare: warmUp},
+		{name: "verify cold", server: b.warm.process, redis: b.store, request: b.verify(b.warm.url, tokens), prepare: flush},
 		{name: "verify, Redis down", server: b.without.process, request: b.verify(b.without.url, tokens[:hot])},
-		{name: "scs + goredisstore, load and commit", server: b.scs.process, redis: b.redis, request: get(b.scs.url+"/", cookie)},
+		{name: "scs + goredisstore, load and commit", server: b.scs.process, redis: b.store, request: get(b.scs.url+"/", cookie)},
 	}
 }
 
@@ -166,18 +171,7 @@ func answer(req *http.Request, want int, into any) error {
 
 // open starts the stores, coordsvc twice, the floor and the peer.
 func (b *bed) open(ctx context.Context) (err error) {
-	if b.dir, err = os.MkdirTemp("", "coordsvc-bench-"); err != nil {
-		return err
-	}
-	binary := filepath.Join(b.dir, "coordsvc")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/coordsvc") //nolint:gosec // a folder made above
-	build.Dir = ".."                                                                 // the module of coordsvc
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	if b.redisAddr, b.redis, err = b.engine(ctx, "redis-server", func(host, port string) []string {
-		return []string{"--bind", host, "--port", port, "--save", "", "--dir", b.dir}
-	}); err != nil {
+	if b.redisAddr, b.store, err = b.redis(ctx); err != nil {
 		return err
 	}
 	dynamo, _, err := b.engine(ctx, "dynoxide", func(host, port string) []string {
@@ -194,15 +188,15 @@ func (b *bed) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	create := exec.CommandContext(ctx, binary, "tables", "create") //nolint:gosec // built above
+	create := exec.CommandContext(ctx, b.coordsvc, "tables", "create") //nolint:gosec // built above
 	create.Env = append(os.Environ(), env...)
 	if out, err := create.CombinedOutput(); err != nil {
 		return fmt.Errorf("tables create: %w\n%s", err, out)
 	}
-	if b.warm, err = b.serve(ctx, "/readyz", append(env, "COORD_REDIS_URL=redis://"+b.redisAddr), binary, "serve"); err != nil {
+	if b.warm, err = b.serve(ctx, "/readyz", append(env, "COORD_REDIS_URL=redis://"+b.redisAddr), b.coordsvc, "serve"); err != nil {
 		return err
 	}
-	if b.without, err = b.serve(ctx, "/readyz", append(env, "COORD_REDIS_URL=redis://"+nowhere), binary, "serve"); err != nil {
+	if b.without, err = b.serve(ctx, "/readyz", append(env, "COORD_REDIS_URL=redis://"+nowhere), b.coordsvc, "serve"); err != nil {
 		return err
 	}
 	self, err := os.Executable()
@@ -214,21 +208,6 @@ func (b *bed) open(ctx context.Context) (err error) {
 	}
 	b.scs, err = b.serve(ctx, "/", nil, self, "scs")
 	return err
-}
-
-// engine starts a store on a free port.
-func (b *bed) engine(ctx context.Context, name string, args func(host, port string) []string) (string, *process, error) {
-	addr, err := freeAddr()
-	if err != nil {
-		return "", nil, err
-	}
-	host, port, _ := strings.Cut(addr, ":")
-	p, err := start(nil, name, args(host, port)...)
-	if err != nil {
-		return "", nil, err
-	}
-	b.processes = append(b.processes, p)
-	return addr, p, await(ctx, addr, "")
 }
 
 // serve starts a server and waits until it answers. A coordsvc takes its
@@ -247,15 +226,8 @@ func (b *bed) serve(ctx context.Context, health string, env []string, program st
 	} else {
 		args = append(args, addr, b.redisAddr)
 	}
-	p, err := start(env, program, args...)
-	if err != nil {
-		return server{}, err
-	}
-	b.processes = append(b.processes, p)
-	if err := await(ctx, ops, health); err != nil {
-		return server{}, fmt.Errorf("%w\n%s", err, bytes.TrimSpace(p.stderr.Bytes()))
-	}
-	return server{p, "http://" + addr}, nil
+	p, err := b.launch(ctx, ops, health, env, program, args...)
+	return server{p, "http://" + addr}, err
 }
 
 // settings are those of both coordsvc processes.
@@ -271,11 +243,4 @@ func (b *bed) settings(dynamo string) ([]string, error) {
 		"COORD_REDIS_BUDGET_MS=50", // client, server and stores share the cores: 5 ms would measure the queue
 		"AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=bench", "AWS_SECRET_ACCESS_KEY=bench",
 	}, err
-}
-
-func (b *bed) close() {
-	for _, p := range b.processes {
-		p.stop()
-	}
-	_ = os.RemoveAll(b.dir)
 }

@@ -11,7 +11,20 @@ import (
 // An interval is a median over the rounds with its 95 % interval.
 type interval struct{ low, median, high float64 }
 
-func (i interval) String() string { return fmt.Sprintf("%.2f [%.2f, %.2f]", i.median, i.low, i.high) }
+func (i interval) String() string {
+	return fmt.Sprintf("%s [%s, %s]", figure(i.median), figure(i.low), figure(i.high))
+}
+
+func figure(x float64) string {
+	switch {
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 0.1 || x == 0:
+		return fmt.Sprintf("%.2f", x)
+	default:
+		return fmt.Sprintf("%.4f", x)
+	}
+}
 
 // intervalOf resamples the rounds (percentile bootstrap, Efron 1979).
 func intervalOf(values []float64) interval {
