@@ -1,13 +1,21 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go/middleware"
+
 	"github.com/coordsvc/coordsvc/integration/engine"
+	"github.com/coordsvc/coordsvc/internal/dynamo"
+	"github.com/coordsvc/coordsvc/internal/schema"
 )
 
 // diagnosis runs coordsvc doctor.
@@ -95,7 +103,7 @@ func must(t *testing.T, err error) {
 func TestDoctorTriesWhatThePolicyAllows(t *testing.T) {
 	t.Parallel()
 	db := engine.DynamoDB(t)
-	faults := newDynamoFaults(t, db.Endpoint)
+	faults := newDynamoFaults(t, db.Watched())
 	faults.prefix = db.Prefix(t)
 	env, _ := production(t, db.Env(), faults.prefix)
 	createTables(t, env)
@@ -119,4 +127,53 @@ func TestDoctorTriesWhatThePolicyAllows(t *testing.T) {
 	if t.Failed() {
 		t.Log(text)
 	}
+}
+
+// On an engine as it is doctor finds no fault, and cannot see one thing alone: the
+// engine knows no DescribeContinuousBackups.
+func TestDoctorOnTheEngineItself(t *testing.T) {
+	t.Parallel()
+	db := engine.DynamoDB(t)
+	prefix := db.Prefix(t)
+	env, _ := production(t, db.Env(), prefix)
+	tables, client := schema.Tables(prefix), db.Client(protectedTables)
+	must(t, dynamo.Create(t.Context(), client, tables...))
+	t.Cleanup(func() { // or the tables stay
+		for _, table := range tables {
+			_, err := client.UpdateTable(context.Background(), &dynamodb.UpdateTableInput{TableName: &table.Name, DeletionProtectionEnabled: aws.Bool(false)})
+			must(t, err)
+		}
+	})
+	report, text, failed := diagnosis(t, append(env, "COORD_REDIS_URL="+engine.StartRedis(t).URL()))
+	if failed || report.Faults != 0 {
+		t.Error("a fault on a good set-up")
+	}
+	unseen := 0
+	for _, f := range report.Findings {
+		switch {
+		case f.Check == "table recovery" && f.Status == "unknown" && f.Detail == "UnknownOperationException":
+			unseen++
+		case strings.HasPrefix(f.Check, "table") && f.Status != "ok", f.Status == "unknown":
+			t.Errorf("%+v", f)
+		}
+	}
+	if unseen != len(tables) {
+		t.Errorf("recovery of %d of %d tables cannot be seen", unseen, len(tables))
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+// protectedTables has tables made encrypted and protected, as the Terraform module makes them.
+func protectedTables(o *dynamodb.Options) {
+	protect := middleware.InitializeMiddlewareFunc("test:kept",
+		func(ctx context.Context, in middleware.InitializeInput, next middleware.InitializeHandler) (middleware.InitializeOutput, middleware.Metadata, error) {
+			if create, ok := in.Parameters.(*dynamodb.CreateTableInput); ok {
+				create.DeletionProtectionEnabled = aws.Bool(true)
+				create.SSESpecification = &types.SSESpecification{Enabled: aws.Bool(true), SSEType: types.SSETypeKms}
+			}
+			return next.HandleInitialize(ctx, in)
+		})
+	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error { return stack.Initialize.Add(protect, middleware.Before) })
 }

@@ -27,6 +27,12 @@ policies:
     limits:
       - {name: rate, key: [app], algorithm: token_bucket, rate: 1/h, burst: 100}
       - {name: slots, key: [app], algorithm: concurrency, slots: 3, slot_ttl: 1h}
+  - name: leased
+    on_store_failure: fail_open
+    mode: leased
+    max_overshoot: 50
+    limits:
+      - {name: rate, key: [app], algorithm: token_bucket, rate: 1/h, burst: 100}
 `
 
 const (

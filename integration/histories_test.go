@@ -23,7 +23,7 @@ import (
 // networks do, and DynamoDB.
 func faulty(t *testing.T, db *engine.Dynamo) ([]string, *dynamotest.Proxy) {
 	t.Helper()
-	target, err := url.Parse(db.Endpoint)
+	target, err := url.Parse(db.Watched())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,6 +101,11 @@ func limitCall(s *service, path, body string) (limitAnswer, error) {
 	return a, errors.Join(err, json.Unmarshal(raw, &a))
 }
 
+// byStore reports whether Redis decided, or had refused the same just before.
+func (a limitAnswer) byStore() bool {
+	return a.Source == "redis" || a.Source == "deny_cache" && a.status == 429
+}
+
 // byRedis peeks until Redis has decided, and so tells what is left there.
 func byRedis(s *service, body string) limitAnswer {
 	s.t.Helper()

@@ -168,8 +168,7 @@ func TestR26R27R28R45R46R55LimitsThroughFaults(t *testing.T) {
 func TestR26R27LimitsThroughFailover(t *testing.T) {
 	t.Parallel()
 	group := engine.StartSentinel(t)
-	url := "redis://" + group.Addrs[0] + "?master_name=" + engine.SentinelName + "&addr=" + strings.Join(group.Addrs[1:], "&addr=")
-	nodes := limitNodes(t, 2, url, postures)
+	nodes := limitNodes(t, 2, group.URL(), postures)
 	faults := []limitFault{
 		{name: "hung and failed over", begin: func() { group.Hang(t) }, end: func() { group.AwaitAgreement(t) }, outage: true, keeps: keepsSome},
 		{name: "back as a replica", begin: func() { group.Resume(t) }}, // which takes the sentinels 10 s and more

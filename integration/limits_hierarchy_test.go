@@ -41,7 +41,7 @@ func TestR22ThreeProcessesThroughAHierarchy(t *testing.T) {
 				tenant, user := i%3, i/3%4
 				for range 6 {
 					a, err := limitCall(nodes[i%len(nodes)], "check", body(tenant, user))
-					if err != nil || a.Source != "redis" || a.Allowed != (a.status == 200) {
+					if err != nil || !a.byStore() || a.Allowed != (a.status == 200) {
 						t.Errorf("got %d %s, %v", a.status, a.raw, err)
 					}
 					if a.Allowed {
@@ -123,7 +123,7 @@ func refundsComplete(t *testing.T, nodes []*service, round int) {
 			tenant, user := i%2, i%3
 			for range 3 {
 				a, err := limitCall(nodes[i/6%len(nodes)], "check", body(tenant, user))
-				if err != nil || a.Source != "redis" || a.Allowed != (a.status == 200) {
+				if err != nil || !a.byStore() || a.Allowed != (a.status == 200) {
 					t.Errorf("got %d %s, %v", a.status, a.raw, err)
 				}
 				if a.Allowed {
@@ -211,7 +211,7 @@ func underKill(t *testing.T, nodes []*service, body string) (passed, unanswered 
 					case err != nil && i == len(nodes)-1:
 						cut.Add(1)
 						return
-					case err != nil || a.Source != "redis" || a.Allowed != (a.status == 200):
+					case err != nil || !a.byStore() || a.Allowed != (a.status == 200):
 						t.Errorf("node %d: got %d %s, %v", i, a.status, a.raw, err)
 						return
 					case a.Allowed:

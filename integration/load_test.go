@@ -43,7 +43,7 @@ type load struct {
 func startLoad(t *testing.T) *load {
 	t.Helper()
 	db := engine.DynamoDB(t)
-	l := &load{redis: engine.StartRedis(t), faults: newDynamoFaults(t, db.Endpoint)}
+	l := &load{redis: engine.StartRedis(t), faults: newDynamoFaults(t, db.Watched())}
 	l.faults.prefix = db.Prefix(t)
 	env, key := production(t, db.Env(), l.faults.prefix)
 	grpcAddr := fmt.Sprint("127.0.0.1:", engine.FreePort(t))
@@ -55,7 +55,7 @@ func startLoad(t *testing.T) *load {
 	l.proxy = rlspb.NewRateLimitServiceClient(conn)
 	env = append(env, "COORD_DYNAMODB="+l.faults.url, "COORD_REDIS_URL="+l.redis.URL(), "COORD_LEASE_GUARD_MS=500", "COORD_GRPC_ADDR="+grpcAddr, "COORD_POLICY_PATH="+writeFile(t, loadPolicies))
 	createTables(t, append(env, db.Env()...))
-	l.service, l.embedded = start(t, env...), start(t)
+	l.service, l.embedded = start(t, append(env, startCollector(t).settings()...)...), start(t)
 	l.key = key
 	return l
 }
@@ -76,9 +76,9 @@ func (l *load) round() {
 	l.faults.set("", "", "")
 	l.hung()
 	l.skewed()
-	l.faults.refuseAll(true)
+	l.faults.refuseAll("AccessDeniedException")
 	l.send(l.service, "GET", "/v1/leases/r", "")
-	l.faults.refuseAll(false)
+	l.faults.refuseAll("")
 }
 
 // send takes any answer: what counts is what is counted.
@@ -179,9 +179,9 @@ type dynamoFaults struct {
 
 	mu        sync.Mutex // guards the rest
 	code      string     // of the error; every second matching request gets it
-	operation string
-	table     string // a part of its name
-	all       bool
+	operation string     // "" = any
+	table     string     // a part of its name
+	all       string     // the code that every request is refused with
 	requests  int
 	clock     time.Duration
 	seen      map[access]bool // what was asked for
@@ -206,7 +206,7 @@ func newDynamoFaults(t *testing.T, endpoint string) *dynamoFaults {
 		if err != nil {
 			return
 		}
-		f.note(t, r.Header.Get("X-Amz-Target"), body)
+		f.note(t, r, body)
 		code := f.fault(r.Header.Get("X-Amz-Target"), string(body))
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		switch code {
@@ -230,10 +230,10 @@ func newDynamoFaults(t *testing.T, endpoint string) *dynamoFaults {
 func (f *dynamoFaults) fault(target, body string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.all {
-		return "AccessDeniedException"
+	if f.all != "" {
+		return f.all
 	}
-	if f.code == "" || !strings.HasSuffix(target, "."+f.operation) || !strings.Contains(body, f.table) {
+	if f.code == "" || f.operation != "" && !strings.HasSuffix(target, "."+f.operation) || !strings.Contains(body, f.table) {
 		return ""
 	}
 	f.requests++
@@ -249,10 +249,10 @@ func (f *dynamoFaults) set(code, operation, table string) {
 	f.code, f.operation, f.table = code, operation, table
 }
 
-func (f *dynamoFaults) refuseAll(all bool) {
+func (f *dynamoFaults) refuseAll(code string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.all = all
+	f.all = code
 }
 
 func (f *dynamoFaults) shiftClock(d time.Duration) {

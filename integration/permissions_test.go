@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/coordsvc/coordsvc/integration/engine"
 	"github.com/coordsvc/coordsvc/internal/schema"
 	"github.com/coordsvc/coordsvc/keytype"
 )
@@ -20,55 +22,109 @@ import (
 // An access is something that a node asks of a table or an index, for a key type.
 type access struct{ kind, resource, action string }
 
-// note keeps what a request asks for. The items of a transaction are asked for one by one.
-func (f *dynamoFaults) note(t *testing.T, target string, body []byte) {
-	type named struct {
-		TableName, IndexName string
-		Key, Item            map[string]map[string]string
-	}
-	var request struct {
-		named
-		TransactItems []map[string]named
-		RequestItems  map[string]json.RawMessage
-	}
-	if err := json.Unmarshal(body, &request); err != nil {
-		if !strings.Contains(err.Error(), "of type string") { // items with lists and maps
-			t.Errorf("%s: %v", target, err)
+// accessOf is what a call asks for, false where no type claims it.
+func accessOf(c engine.Call) (access, bool) {
+	// A prefix is any text: the longest table's name that the rest can be is the table's.
+	table := ""
+	for _, t := range schema.Tables("") {
+		if strings.HasSuffix(c.Table, t.Name) && len(t.Name) > len(table) {
+			table = t.Name
 		}
 	}
-	_, operation, _ := strings.Cut(target, ".")
-	add := func(n named, action string) {
-		key := n.Key
-		if key == nil {
-			key = n.Item
-		}
-		kind, known := keytype.OfItem(f.prefix, n.TableName, key["pk"]["S"], key["sk"]["S"])
+	kind, known := keytype.OfItem("", table, c.PK, c.SK)
+	if table == "" || !known {
+		return access{}, false
+	}
+	if c.Index != "" {
+		table += "/index/" + c.Index
+	}
+	return access{kind.Name, table, c.Operation}, true
+}
+
+// note keeps what a request asks for.
+func (f *dynamoFaults) note(t *testing.T, r *http.Request, body []byte) {
+	calls, err := engine.Calls(r, body)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, c := range calls {
+		a, known := accessOf(c)
 		if !known {
-			t.Errorf("%s asks for an item of no type: %s %v", operation, n.TableName, key)
-			return
-		}
-		resource := strings.TrimPrefix(n.TableName, f.prefix)
-		if n.IndexName != "" {
-			resource += "/index/" + n.IndexName
+			t.Errorf("%s asks for an item of no type: %s %s %s", c.Operation, c.Table, c.PK, c.SK)
+			continue
 		}
 		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.seen[access{kind.Name, resource, action}] = true
+		f.seen[a] = true
+		f.mu.Unlock()
 	}
-	switch {
-	case request.TransactItems != nil:
-		for _, item := range request.TransactItems {
-			for part, n := range item {
-				action := map[string]string{"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}[part]
-				add(n, action)
+}
+
+// nodeAgent is in the User-Agent of what a running node asks DynamoDB for, so that it
+// can be told from what operators' commands and the tests themselves do.
+const nodeAgent = "coordsvc-serve"
+
+// asked is what all nodes of all tests have asked DynamoDB for, as it went over the wire.
+var asked = struct {
+	sync.Mutex
+	calls  int
+	seen   map[access]bool
+	errors map[string]bool
+}{seen: map[access]bool{}, errors: map[string]bool{}}
+
+func overhear(calls []engine.Call, err error) {
+	asked.Lock()
+	defer asked.Unlock()
+	if err != nil {
+		asked.errors[err.Error()] = true
+		return
+	}
+	for _, c := range calls {
+		if !strings.Contains(c.Agent, "app/"+nodeAgent) {
+			continue
+		}
+		asked.calls++
+		if a, known := accessOf(c); known {
+			asked.seen[a] = true
+		} else {
+			asked.errors[fmt.Sprintf("%s asks for an item of no type in %s", c.Operation, c.Table)] = true
+		}
+	}
+}
+
+// policyOfTheRun compares what the nodes of this whole run have asked for with the
+// policy in Terraform. Where only a part of the tests has run, what the policy allows
+// and nobody asked for says nothing.
+func policyOfTheRun(whole bool) bool {
+	asked.Lock()
+	defer asked.Unlock()
+	if asked.calls == 0 && !whole { // no test of this run has started a node on tables
+		return true
+	}
+	return testing.RunTests(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
+		Name: "TestPolicyOfTheWholeRun", F: func(t *testing.T) {
+			for e := range asked.errors {
+				t.Error(e)
 			}
+			compare(t, asked.seen, whole)
+			fmt.Printf("the nodes asked DynamoDB %d times, for %d kinds of access; whole run: %v, as the policy allows: %v\n", asked.calls, len(asked.seen), whole, !t.Failed())
+		},
+	}})
+}
+
+// compare demands that the policy allows what was asked for and, where all has been
+// asked for that can be, nothing else.
+func compare(t *testing.T, seen map[access]bool, all bool) {
+	t.Helper()
+	allowed := policyStatements(t)
+	for _, a := range slices.SortedFunc(maps.Keys(seen), func(a, b access) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
+		if !allowed[a] {
+			t.Errorf("for %s the service asks for dynamodb:%s on %s, which the policy does not allow", a.kind, a.action, a.resource)
 		}
-	case request.RequestItems != nil:
-		for table := range request.RequestItems {
-			add(named{TableName: table}, operation)
+	}
+	for a := range allowed {
+		if all && !seen[a] {
+			t.Errorf("for %s the policy allows dynamodb:%s on %s, which nothing asked for", a.kind, a.action, a.resource)
 		}
-	default:
-		add(request.named, operation)
 	}
 }
 
@@ -82,20 +138,8 @@ func TestPolicyAllowsExactlyTheCalls(t *testing.T) {
 	}
 	l.theRest()
 	l.stop()
-	asked := l.faults.seen
-
-	allowed := policyStatements(t)
-	for _, a := range slices.SortedFunc(maps.Keys(asked), func(a, b access) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
-		if !allowed[a] {
-			t.Errorf("for %s the service asks for dynamodb:%s on %s, which the policy does not allow", a.kind, a.action, a.resource)
-		}
-	}
-	for a := range allowed {
-		if !asked[a] {
-			t.Errorf("for %s the policy allows dynamodb:%s on %s, which nothing asked for", a.kind, a.action, a.resource)
-		}
-	}
-	t.Logf("%d kinds of access", len(asked))
+	compare(t, l.faults.seen, true)
+	t.Logf("%d kinds of access", len(l.faults.seen))
 }
 
 // policyStatements reads the policy: an entry per action, resource and key type. What a

@@ -159,9 +159,13 @@ func TestReadmeCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	example, err := os.ReadFile(filepath.Join("..", "embedded", "readme_example_test.go"))
-	if err != nil {
-		t.Fatal(err)
+	var examples []byte
+	for _, path := range []string{"../embedded/readme_example_test.go", "../client/example_test.go"} {
+		example, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		examples = append(examples, example...)
 	}
 	blocks := strings.Split(string(raw), "```go\n")[1:]
 	if len(blocks) == 0 {
@@ -171,7 +175,7 @@ func TestReadmeCode(t *testing.T) {
 		block, _, _ = strings.Cut(block, blockEnd)
 		for line := range strings.Lines(block) {
 			line, _, _ = strings.Cut(line, " // ")
-			if line = strings.TrimSpace(line); !strings.Contains(string(example), line) {
+			if line = strings.TrimSpace(line); !strings.Contains(string(examples), line) {
 				t.Errorf("no example has the line %s", line)
 			}
 		}

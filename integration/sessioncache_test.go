@@ -109,8 +109,7 @@ func cacheHoldsNoSecret(t *testing.T, client *redis.Client, token string) {
 func TestSessionsThroughSentinelAndCluster(t *testing.T) {
 	for name, url := range map[string]func(t *testing.T) string{
 		"sentinel": func(t *testing.T) string {
-			s := engine.StartSentinel(t)
-			return "redis://" + s.Addrs[0] + "?master_name=" + engine.SentinelName + "&addr=" + s.Addrs[1] + "&addr=" + s.Addrs[2]
+			return engine.StartSentinel(t).URL()
 		},
 		"cluster": func(t *testing.T) string {
 			c := engine.StartCluster(t)

@@ -79,11 +79,15 @@ func TestTerraformValkey(t *testing.T) {
 // Nothing takes connections from an address: callers are named by their security group.
 func TestTerraformLetsNobodyInByAddress(t *testing.T) {
 	m := withValkey(t, 1, 1)
+	m.set("envoy_security_group_ids", cty.ListVal([]cty.Value{cty.StringVal("sg-3")}))
 	rules := m.resources("aws_vpc_security_group_ingress_rule")
-	if len(rules) != 2 { // callers, and the nodes at Valkey
+	if len(rules) != 3 { // callers, proxies, and the nodes at Valkey
 		t.Errorf("%d rules", len(rules))
 	}
 	for _, rule := range rules {
+		if m.text(rule, "referenced_security_group_id") == "sg-3" {
+			m.expect(rule, "from_port", cty.NumberIntVal(9091))
+		}
 		if rule.Body.Attributes["cidr_ipv4"] != nil || rule.Body.Attributes["cidr_ipv6"] != nil || m.text(rule, "referenced_security_group_id") == "" {
 			t.Errorf("%s lets an address in", rule.DefRange())
 		}

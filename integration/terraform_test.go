@@ -132,6 +132,8 @@ func TestTerraformVariables(t *testing.T) {
 		{"caller_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a"), str("0.0.0.0/0")}), false},
 		{"ops_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a")}), true},
 		{"ops_security_group_ids", cty.ListVal([]cty.Value{str("x")}), false},
+		{"envoy_security_group_ids", cty.ListVal([]cty.Value{str("sg-0a")}), true},
+		{"envoy_security_group_ids", cty.ListVal([]cty.Value{str("x")}), false},
 		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1"), str("subnet-2")}), true},
 		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1")}), false},
 		{"valkey_subnet_ids", cty.ListVal([]cty.Value{str("subnet-1"), str("x")}), false},

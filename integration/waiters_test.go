@@ -45,7 +45,7 @@ type tap struct {
 
 func newTap(t *testing.T, db *engine.Dynamo, resource string, answer func(operation string, body []byte) string) *tap {
 	t.Helper()
-	target, err := url.Parse(db.Endpoint)
+	target, err := url.Parse(db.Watched())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@ type Dynamo struct {
 
 	transport *http.Transport
 	foreign   bool // somebody else's: nothing may be left behind in it
+
+	tapOnce sync.Once
+	tap     *tap // nil where nobody listens
 }
 
 var sharedDynamo = sync.OnceValues(findDynamo)
@@ -151,7 +154,7 @@ func (o ownBody) RoundTrip(r *http.Request) (*http.Response, error) {
 // SDK's own chain reaches the engine.
 func (d *Dynamo) Env() []string {
 	return []string{
-		"COORD_DYNAMODB=" + d.Endpoint,
+		"COORD_DYNAMODB=" + d.Watched(),
 		"AWS_REGION=" + region,
 		"AWS_ACCESS_KEY_ID=" + accessKey,
 		"AWS_SECRET_ACCESS_KEY=" + secretKey,
@@ -275,6 +278,7 @@ func StartDynamo(t testing.TB, dbPath string) *DynamoServer {
 // Kill ends the engine with SIGKILL and returns once it is gone. What it had only
 // in memory is lost.
 func (s *DynamoServer) Kill() {
+	s.tap.close()
 	s.process.kill()
 	s.transport.CloseIdleConnections()
 }
@@ -283,7 +287,7 @@ func (s *DynamoServer) Kill() {
 // once it serves. Clients made before go on working.
 func (s *DynamoServer) Restart(t testing.TB) {
 	t.Helper()
-	if err := s.process.start(); err != nil {
+	if err := errors.Join(s.process.start(), s.tap.open()); err != nil {
 		t.Fatalf("dynamodb: restart: %v", err)
 	}
 }

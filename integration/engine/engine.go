@@ -124,3 +124,17 @@ func testedPackage() string {
 	}
 	return filepath.Base(os.Args[0])
 }
+
+// Found reports whether there is an engine of that name, which is dynamodb or redis.
+func Found(name string) bool {
+	var err error
+	switch name {
+	case "dynamodb":
+		_, err = sharedDynamo()
+	case "redis":
+		_, err = sharedRedis()
+	default:
+		return false
+	}
+	return err == nil
+}

@@ -22,12 +22,13 @@ const SentinelName = "m"
 // groupReady is how long a group of nodes may take to agree.
 const groupReady = 30 * time.Second
 
-// A RedisSentinel is a master with one replica and three sentinels that one test
+// A RedisSentinel is a master with replicas and three sentinels that one test
 // owns. They take a master for dead after a second.
 type RedisSentinel struct {
 	Addrs     []string // of the sentinels
 	master    *process
 	replica   *process
+	more      []*process // replicas
 	sentinels []*process
 }
 
@@ -35,9 +36,20 @@ type RedisSentinel struct {
 // once the replica follows and the sentinels know each other.
 func StartSentinel(t testing.TB) *RedisSentinel {
 	t.Helper()
-	s, err := startSentinel(t)
+	return StartSentinelOf(t, 1)
+}
+
+// StartSentinelOf is StartSentinel with so many replicas.
+func StartSentinelOf(t testing.TB, replicas int) *RedisSentinel {
+	t.Helper()
+	s, err := startSentinel(t, replicas)
 	reportGroup(t, "sentinel", err)
 	return s
+}
+
+// URL returns the address as in COORD_REDIS_URL.
+func (s *RedisSentinel) URL() string {
+	return "redis://" + s.Addrs[0] + "?master_name=" + SentinelName + "&addr=" + strings.Join(s.Addrs[1:], "&addr=")
 }
 
 func reportGroup(t testing.TB, kind string, err error) {
@@ -50,18 +62,21 @@ func reportGroup(t testing.TB, kind string, err error) {
 	t.Logf("redis: %s", kind)
 }
 
-func startSentinel(t testing.TB) (*RedisSentinel, error) {
+func startSentinel(t testing.TB, replicas int) (*RedisSentinel, error) {
 	master, path, err := startRedis(t.TempDir(), "--repl-diskless-sync-delay", "0")
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(master.kill)
-	replica, _, err := startRedis(t.TempDir(), "--replicaof", "127.0.0.1", strconv.Itoa(master.port))
-	if err != nil {
-		return nil, err
+	s := &RedisSentinel{master: master}
+	for range replicas {
+		replica, _, err := startRedis(t.TempDir(), "--replicaof", "127.0.0.1", strconv.Itoa(master.port), "--repl-diskless-sync-delay", "0")
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(replica.kill)
+		s.more = append(s.more, replica)
 	}
-	t.Cleanup(replica.kill)
-	s := &RedisSentinel{master: master, replica: replica}
 	for range 3 {
 		dir := t.TempDir()
 		p, err := startProcess(path, func(port int) []string { return sentinelArgs(dir, port, master.port) }, redisAnswers)
@@ -72,15 +87,62 @@ func startSentinel(t testing.TB) (*RedisSentinel, error) {
 		s.sentinels = append(s.sentinels, p)
 		s.Addrs = append(s.Addrs, p.addr())
 	}
-	if err := awaitInfo(replica.addr(), "replication", "master_link_status:up"); err != nil {
-		return nil, err
-	}
-	for _, p := range s.sentinels {
-		if err := awaitInfo(p.addr(), "sentinel", "slaves=1,sentinels=3"); err != nil {
+	for _, p := range s.more {
+		if err := awaitInfo(p.addr(), "replication", "master_link_status:up"); err != nil {
 			return nil, err
 		}
 	}
+	for _, p := range s.sentinels {
+		if err := awaitInfo(p.addr(), "sentinel", fmt.Sprintf("slaves=%d,sentinels=3", replicas)); err != nil {
+			return nil, err
+		}
+	}
+	s.replica, s.more = s.more[0], s.more[1:]
 	return s, nil
+}
+
+// current is the node that the sentinels call the master.
+func (s *RedisSentinel) current(t testing.TB) *process {
+	t.Helper()
+	text, err := redisText(s.sentinels[0].addr(), "INFO sentinel")
+	if err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+	for _, p := range append([]*process{s.master, s.replica}, s.more...) {
+		if strings.Contains(text, "address="+p.addr()) {
+			return p
+		}
+	}
+	t.Fatalf("sentinel: no node of ours is the master: %s", text)
+	return nil
+}
+
+// KillCurrent ends whichever node is the master, and does not wait for what comes of
+// that. The function that it returns starts the node again.
+func (s *RedisSentinel) KillCurrent(t testing.TB) (restart func()) {
+	t.Helper()
+	p := s.current(t)
+	p.kill()
+	return func() {
+		if err := p.start(); err != nil {
+			t.Fatalf("sentinel: restart: %v", err)
+		}
+	}
+}
+
+// PauseCurrent stops whichever node is the master in its tracks, and does not wait for
+// what comes of that. The function that it returns lets it go on.
+func (s *RedisSentinel) PauseCurrent(t testing.TB) (resume func()) {
+	t.Helper()
+	p := s.current(t)
+	if err := p.pause(); err != nil {
+		t.Fatalf("sentinel: %v", err)
+	}
+	return func() {
+		if err := p.resume(); err != nil {
+			t.Fatalf("sentinel: %v", err)
+		}
+	}
 }
 
 // sentinelArgs writes the settings, which a sentinel wants in a file that it may rewrite.
