@@ -1,8 +1,8 @@
 package drill
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,10 +13,14 @@ import (
 	"github.com/coordsvc/coordsvc/client"
 )
 
-// saying is a drill of a node that answers everything with the body.
-func saying(t *testing.T, body string) *Drill {
+// saying is a drill of a node that answers everything with the answer.
+func saying(t *testing.T, answer any) *Drill {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+	body, err := json.Marshal(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
 	t.Cleanup(server.Close)
 	d, err := New(Config{URLs: []string{server.URL}, Key: "k", Limit: 50})
 	if err != nil {
@@ -26,7 +30,7 @@ func saying(t *testing.T, body string) *Drill {
 }
 
 func TestALateRevocationIsNoticed(t *testing.T) {
-	d := saying(t, `{"active":true}`)
+	d := saying(t, api.Verdict{Active: true})
 	for _, tc := range []struct {
 		ago  time.Duration
 		lost int
@@ -57,14 +61,14 @@ func TestALostLeaseIsNoticed(t *testing.T) {
 		"an answer that came late":   {grant(2, time.Minute), grant(1, -time.Second), -time.Minute, 0},
 		"the end of what came first": {grant(1, 0), grant(2, time.Minute), time.Second, 0},
 	} {
-		d := saying(t, `{}`)
+		d := saying(t, nil)
 		d.leases.granted("r", tc.first, now)
 		d.leases.granted("r", tc.second, now.Add(tc.sent))
 		if d.leases.lost != tc.lost {
 			t.Errorf("%s: %d lost, want %d: %v", name, d.leases.lost, tc.lost, d.leases.broken)
 		}
 	}
-	d := saying(t, `{"fencing_token":1}`)
+	d := saying(t, api.Lease{FencingToken: 1})
 	d.leases.granted("r", grant(2, time.Minute), now)
 	d.leases.settle(t.Context(), d)
 	if d.leases.lost != 1 {
@@ -82,7 +86,7 @@ func TestTooMuchThatPassesIsNoticed(t *testing.T) {
 		{map[string]int64{"local": 5*11*3 + 5*4 + 1}, 1},
 		{map[string]int64{"fail_open": 1}, 1},
 	} {
-		d := saying(t, `{}`)
+		d := saying(t, nil)
 		d.limits.took, d.limits.passed = 10*time.Second, tc.passed
 		what := fmt.Sprint(tc.passed)
 		if d.limits.facts(50, Faults{Losses: 2, Lives: 4, Nodes: 3}); len(d.limits.broken) != tc.broken {
@@ -93,7 +97,7 @@ func TestTooMuchThatPassesIsNoticed(t *testing.T) {
 
 func TestUnitsThatAreLostOrTakenTwiceAreNoticed(t *testing.T) {
 	for _, tc := range []struct{ used, acked, unknown, lost int64 }{{50, 50, 0, 0}, {60, 50, 10, 0}, {40, 50, 0, 1}, {60, 50, 0, 1}, {110, 50, 90, 1}} {
-		d := saying(t, fmt.Sprintf(`{"used":%d}`, tc.used))
+		d := saying(t, api.Quota{Used: tc.used})
 		d.quotas.subjects = []*subject{{"s", tc.acked, tc.unknown}}
 		if d.quotas.settle(t.Context(), d); int64(d.quotas.lost) != tc.lost {
 			t.Errorf("%+v: %v", tc, d.quotas.broken)
@@ -103,7 +107,7 @@ func TestUnitsThatAreLostOrTakenTwiceAreNoticed(t *testing.T) {
 
 func TestADrillThatDoesTooLittleFails(t *testing.T) {
 	var out strings.Builder
-	if broken := saying(t, `{}`).Report(&out, Faults{}); len(broken) != 1 || !strings.Contains(out.String(), "sessions") {
+	if broken := saying(t, nil).Report(&out, Faults{}); len(broken) != 1 || !strings.Contains(out.String(), "sessions") {
 		t.Errorf("%v\n%s", broken, out.String())
 	}
 }
