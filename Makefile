@@ -98,9 +98,9 @@ proof-ratelimit: ## run the faults of rate limits at full counts and write docs/
 	go test -v -count=1 -timeout 10m ./ratelimit ./ratelimit/redislimit -rapid.checks=1000; \
 	go test -v -count=1 -timeout 10m ./ratelimit/policy ./ratelimit/ratelimithttp; \
 	for target in ./ratelimit:FuzzDescriptors ./ratelimit/policy:FuzzParse ./ratelimit/ratelimithttp:FuzzClient; do \
-	go test -v -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime 30s "$${target%:*}" | tail -n 3; done; \
+	go test -v -run '^$$' -fuzz "^$${target#*:}$$" -fuzztime 200000x "$${target%:*}" | tail -n 3; done; \
 	for target in FuzzScript FuzzScriptArguments; do \
-	go test -v -run '^$$' -fuzz "^$$target$$" -fuzztime 60s ./ratelimit/redislimit | tail -n 12; done; \
+	go test -v -run '^$$' -fuzz "^$$target$$" -fuzztime 60000x ./ratelimit/redislimit | tail -n 12; done; \
 	} | $(WITHOUT_PATHS) | grep -v 'PASS: Fuzz.*/seed#' | tee docs/evidence/ratelimit.txt
 
 .PHONY: proof-lease
