@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -36,12 +35,7 @@ const (
 // instrumentation measures what metrics and traces cost of a decision's CPU: each kind
 // is a process of its own, over the same Redis, and takes its turn in every round.
 func instrumentation(ctx context.Context, o options, out io.Writer) error {
-	program, err := hookedProgram(ctx, o.program)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(filepath.Dir(program))
-	l, err := openLab(ctx, program)
+	l, err := openLab(ctx, o.program, "-ldflags", "-X main.testHooks=1") // or it could not be without metrics
 	if err != nil {
 		return err
 	}
@@ -56,7 +50,7 @@ func instrumentation(ctx context.Context, o options, out io.Writer) error {
 	}
 	all := kinds(collector)
 	for i, d := range all {
-		home := &lab{dir: filepath.Join(l.dir, strconv.Itoa(i)), coordsvc: program}
+		home := &lab{dir: filepath.Join(l.dir, strconv.Itoa(i)), coordsvc: l.coordsvc}
 		d.subject, err = startOurs(ctx, home, redisAddr, append(d.env, fmt.Sprintf("COORD_REDIS_PREFIX=%d:", i))...)
 		l.processes = append(l.processes, home.processes...)
 		if err != nil {
@@ -125,28 +119,6 @@ func (d *dressed) measure(ctx context.Context, requests [][]byte, connections in
 		d.cpu = append(d.cpu, (after-before).Seconds()*100_000/float64(len(requests)))
 	}
 	return err
-}
-
-// hookedProgram builds the program so that it can be without metrics, where none is given.
-func hookedProgram(ctx context.Context, given string) (string, error) {
-	dir, err := os.MkdirTemp("", "coordsvc-bench-")
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(dir, "coordsvc")
-	if given != "" {
-		given, err = filepath.Abs(given)
-		if err != nil {
-			return "", err
-		}
-		return program, os.Symlink(given, program)
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-X main.testHooks=1", "-o", program, "./cmd/coordsvc") //nolint:gosec // a folder made above
-	build.Dir = ".."                                                                                                     // the module of coordsvc
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return program, nil
 }
 
 // collect takes spans and throws them away.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -18,8 +19,11 @@ type lab struct {
 	processes []*process
 }
 
-// openLab builds coordsvc, where no program is given.
-func openLab(ctx context.Context, program string) (*lab, error) {
+// asReleased compiles coordsvc with its profile; the first such build compiles all modules anew.
+const asReleased = "-pgo=cmd/coordsvc/serve.pgo"
+
+// openLab builds coordsvc with the flags, where no program is given.
+func openLab(ctx context.Context, program string, flags ...string) (*lab, error) {
 	dir, err := os.MkdirTemp("", "coordsvc-bench-")
 	if err != nil {
 		return nil, err
@@ -28,9 +32,8 @@ func openLab(ctx context.Context, program string) (*lab, error) {
 		return &lab{dir: dir, coordsvc: program}, nil
 	}
 	l := &lab{dir: dir, coordsvc: filepath.Join(dir, "coordsvc")}
-	// As in a release, with the profile; the first such build compiles all modules anew.
-	build := exec.CommandContext(ctx, "go", "build", "-pgo=cmd/coordsvc/serve.pgo", "-o", l.coordsvc, "./cmd/coordsvc") //nolint:gosec // a folder made above
-	build.Dir = ".."                                                                                                    // the module of coordsvc
+	build := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", l.coordsvc}, flags, []string{"./cmd/coordsvc"})...) //nolint:gosec // a folder made above
+	build.Dir = ".."                                                                                                                  // the module of coordsvc
 	if out, err := build.CombinedOutput(); err != nil {
 		l.close()
 		return nil, fmt.Errorf("go build: %w\n%s", err, out)

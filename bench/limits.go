@@ -33,7 +33,7 @@ func limits(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l, err := openLab(ctx, o.program)
+	l, err := openLab(ctx, o.program, asReleased)
 	if err != nil {
 		return err
 	}

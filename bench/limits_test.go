@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -25,13 +24,12 @@ func TestLimitsSmoke(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("needs redis-server")
 	}
-	program := filepath.Join(t.TempDir(), "coordsvc")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/coordsvc")
-	build.Dir = ".." // without the profile, which takes minutes
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	built, err := openLab(t.Context(), "") // without the profile, which takes minutes
+	if err != nil {
+		t.Fatal(err)
 	}
-	o := options{rounds: 1, requests: 200, connections: 8, only: ": (floor|echo|coordsvc)", peers: "../.tools/bin", program: program}
+	defer built.close()
+	o := options{rounds: 1, requests: 200, connections: 8, only: ": (floor|echo|coordsvc)", peers: "../.tools/bin", program: built.coordsvc}
 	for _, peer := range []string{"service_cmd", "gubernator"} {
 		if _, err := exec.LookPath(o.peers + "/" + peer); err != nil {
 			t.Log("without peers: make bench-peers installs them")

@@ -38,7 +38,7 @@ type server struct {
 
 // sessions measures POST /v1/sessions/verify: warm, cold, and with Redis down.
 func sessions(ctx context.Context, o options) error {
-	l, err := openLab(ctx, o.program)
+	l, err := openLab(ctx, o.program, asReleased)
 	if err != nil {
 		return err
 	}

@@ -47,11 +47,15 @@ func (h redisHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 }
 
 func (h redisHook) count(cmd redis.Cmder, err error, took time.Duration) {
-	kind := "none"
-	if t, known := keytype.OfRedisKey(h.prefix, firstKey(cmd)); known {
-		kind = t.Name
+	h.metrics.StoreTried("redis", redisKind(h.prefix, cmd), cmd.Name(), redisOutcome(err), took)
+}
+
+// redisKind is the key type that the command is about.
+func redisKind(prefix string, cmd redis.Cmder) string {
+	if t, known := keytype.OfRedisKey(prefix, firstKey(cmd)); known {
+		return t.Name
 	}
-	h.metrics.StoreTried("redis", kind, cmd.Name(), redisOutcome(err), took)
+	return "none"
 }
 
 // firstKey is the first key of a script, or the first argument of another command.

@@ -6,8 +6,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/coordsvc/coordsvc/keytype"
 )
 
 // RedisHook is for a client whose keys begin with the prefix: it makes a span of each
@@ -60,9 +58,5 @@ func whose(ctx context.Context, cmd redis.Cmder) context.Context {
 }
 
 func (h redisTracing) tried(ctx context.Context, cmd redis.Cmder, err error, begun time.Time) {
-	kind := "none"
-	if t, known := keytype.OfRedisKey(h.prefix, firstKey(cmd)); known {
-		kind = t.Name
-	}
-	h.tracer.StoreTried(ctx, "redis", kind, cmd.Name(), redisOutcome(err), begun)
+	h.tracer.StoreTried(ctx, "redis", redisKind(h.prefix, cmd), cmd.Name(), redisOutcome(err), begun)
 }

@@ -160,8 +160,5 @@ func (s *Store) end(ctx context.Context, t ratelimit.Take, d done, how ratelimit
 
 // refills reports whether the group has a limit of which a charge is pending apart.
 func (g group) refills() bool {
-	return slices.ContainsFunc(g.buckets, func(b ratelimit.Bucket) bool {
-		kind := kinds[b.Rule.Algorithm]
-		return kind == "debt" || kind == "leaky"
-	})
+	return slices.ContainsFunc(g.buckets, func(b ratelimit.Bucket) bool { return isDebt(kinds[b.Rule.Algorithm]) })
 }

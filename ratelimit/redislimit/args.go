@@ -20,6 +20,9 @@ var kinds = map[ratelimit.Algorithm]string{
 	ratelimit.SlidingWindowLog: "log", ratelimit.Concurrency: "slots",
 }
 
+// isDebt reports whether the kind's buckets are paid off by time.
+func isDebt(kind string) bool { return kind == "debt" || kind == "leaky" }
+
 // appendArgs writes every number as decimal digits.
 func (s *Store) appendArgs(args []any, c call) []any {
 	now := none
@@ -75,7 +78,7 @@ func (r *ruled) of(rule ratelimit.Rule, cost int64) []any {
 
 func argsOf(r ratelimit.Rule, cost int64) [bucketArgs]any {
 	kind, text := kinds[r.Algorithm], number(r.Count)+":"+number(r.Per)
-	if kind != "debt" && kind != "leaky" {
+	if !isDebt(kind) {
 		return [bucketArgs]any{kind, text, number(r.Burst), number(cost), ""}
 	}
 	capacity, price, rests := r.Price(r.Burst), r.Price(min(cost, r.Burst)), ""

@@ -6,7 +6,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/coordsvc/coordsvc/internal/redisonce"
-	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
 
@@ -31,11 +30,8 @@ func (s *Store) Ask(ctx context.Context, t ratelimit.Take) ratelimit.Asked {
 	}
 	c := taking(&a.take)
 	words := append(make([]any, 0, 4+headArgs+(1+bucketArgs)*len(t.Buckets)), "evalsha", decideHash, 0)
-	for _, b := range t.Buckets {
-		words = append(words, s.key(b))
-	}
-	if t.Record != "" {
-		words = append(words, s.named(keytype.ChargeRequest, t.Buckets[0].Tag, t.Record))
+	for key := range s.keys(c) {
+		words = append(words, key)
 	}
 	words[2] = len(words) - 3
 	a.cmd = redis.NewCmd(ctx, s.appendArgs(words, c)...)

@@ -3,6 +3,8 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -42,7 +44,7 @@ var errContended = &ratelimit.FaultError{
 }
 
 func (s *Store) run(ctx context.Context, c call) (answer, error) {
-	keys, args := s.keys(c), s.appendArgs(nil, c)
+	keys, args := slices.Collect(s.keys(c)), s.appendArgs(nil, c)
 	for range attempts {
 		seen, err := sighted(decideScript.Run(ctx, s.scripts, keys, args...), len(c.buckets))
 		if err != nil {
@@ -141,15 +143,18 @@ func (s *Store) swap(ctx context.Context, c call, keys []string, seen sight, nex
 	return swapped == 1, nil
 }
 
-func (s *Store) keys(c call) []string {
-	keys := make([]string, 0, len(c.buckets)+1)
-	for _, b := range c.buckets {
-		keys = append(keys, s.key(b))
+// keys are those of the script, in its order.
+func (s *Store) keys(c call) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, b := range c.buckets {
+			if !yield(s.key(b)) {
+				return
+			}
+		}
+		if c.record != "" {
+			yield(s.named(keytype.ChargeRequest, c.buckets[0].Tag, c.record))
+		}
 	}
-	if c.record != "" {
-		keys = append(keys, s.named(keytype.ChargeRequest, c.buckets[0].Tag, c.record))
-	}
-	return keys
 }
 
 var _ client = redis.UniversalClient(nil)
