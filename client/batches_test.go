@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,12 @@ import (
 
 // A lender is a service that grants all that is wanted, and remembers what it was asked.
 type lender struct {
+	mu sync.Mutex
+	lent
+}
+
+// lent is guarded by the lender's mu.
+type lent struct {
 	refuses bool // with a time of 1.5 s
 	asks    []api.TokenLeaseRequest
 	returns []api.TokenLeaseReturn
@@ -22,7 +29,21 @@ type lender struct {
 	checks  int
 }
 
+func (l *lender) seen() lent {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lent
+}
+
+func (l *lender) refuse(yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuses = yes
+}
+
 func (l *lender) RoundTrip(r *http.Request) (*http.Response, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	body := json.NewDecoder(r.Body)
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/return"):
@@ -75,26 +96,29 @@ func TestALimiterAccountsForItsBatches(t *testing.T) {
 			check(req)
 			time.Sleep(time.Millisecond)
 		}
-		first, last := service.asks[0], service.asks[len(service.asks)-1]
-		if spent < 200 || len(service.asks) < 2 || *first.Held != 0 || *last.Held == 0 || *first.Holder == "" || *first.Holder != *last.Holder || last.Policy != "p" || last.Descriptors["app"] != "a" {
+		asks := service.seen().asks
+		first, last := asks[0], asks[len(asks)-1]
+		if spent < 200 || len(asks) < 2 || *first.Held != 0 || *last.Held == 0 || *first.Holder == "" || *first.Holder != *last.Holder || last.Policy != "p" || last.Descriptors["app"] != "a" {
 			t.Errorf("spent %d, asked %+v ... %+v", spent, first, last)
 		}
 		named, other := req, req
 		named.RequestID, other.Descriptors = new("r"), api.Descriptors{"app": "b"}
 		for _, req := range []api.RateLimitRequest{named, other} {
-			before := service.checks
-			if d := check(req); d.Source == api.SourceTokenLease || service.checks != before+1 {
+			before := service.seen().checks
+			if d := check(req); d.Source == api.SourceTokenLease || service.seen().checks != before+1 {
 				t.Errorf("%+v: %+v", req, d)
 			}
 		}
-		service.refuses, cost = true, 1
+		service.refuse(true)
+		cost = 1
 		asked := time.Now()
-		for len(service.returns) == 0 && time.Since(asked) < 2*time.Second {
+		for len(service.seen().returns) == 0 && time.Since(asked) < 2*time.Second {
 			time.Sleep(50 * time.Millisecond)
 			check(req)
 		}
-		if len(service.returns) != 1 || time.Since(asked) > time.Second || *service.returns[0].Holder != *last.Holder || spent+service.returns[0].Unspent != service.granted {
-			t.Errorf("of %d spent %d, returned %+v after %v", service.granted, spent, service.returns, time.Since(asked))
+		saw := service.seen()
+		if len(saw.returns) != 1 || time.Since(asked) > time.Second || *saw.returns[0].Holder != *last.Holder || spent+saw.returns[0].Unspent != saw.granted {
+			t.Errorf("of %d spent %d, returned %+v after %v", saw.granted, spent, saw.returns, time.Since(asked))
 		}
 		for range 5 {
 			check(req)
@@ -105,12 +129,13 @@ func TestALimiterAccountsForItsBatches(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		service.refuses = false
+		service.refuse(false)
 		for range 20 {
 			check(req)
 		}
-		if err := l.Close(t.Context()); err != nil || len(service.returns) != 2 || spent+service.returns[0].Unspent+service.returns[1].Unspent != service.granted {
-			t.Errorf("of %d spent %d, returned %+v, %v", service.granted, spent, service.returns, err)
+		err = l.Close(t.Context())
+		if saw = service.seen(); err != nil || len(saw.returns) != 2 || spent+saw.returns[0].Unspent+saw.returns[1].Unspent != saw.granted {
+			t.Errorf("of %d spent %d, returned %+v, %v", saw.granted, spent, saw.returns, err)
 		}
 	})
 }
@@ -135,8 +160,8 @@ func TestALimiterNeedsAPosture(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := l.Close(t.Context()); err != nil || len(service.asks) > 0 {
-			t.Errorf("asked %+v, %v", service.asks, err)
+		if err := l.Close(t.Context()); err != nil || len(service.seen().asks) > 0 {
+			t.Errorf("asked %+v, %v", service.seen().asks, err)
 		}
 	})
 }
