@@ -66,16 +66,21 @@ type digest [sha256.Size]byte
 // are random: there is nothing to guess from a leaked hash.
 func digestOf(text string) (digest, bool) {
 	rest, ok := strings.CutPrefix(text, textPrefix)
-	if !ok || len(rest) < textMin || len(rest) > textMax || strings.ContainsFunc(rest, isForeign) {
+	if !ok || len(rest) < textMin || len(rest) > textMax {
 		return digest{}, false
+	}
+	for i := range len(rest) {
+		if isForeign(rest[i]) {
+			return digest{}, false
+		}
 	}
 	var room [len(textPrefix) + textMax]byte // on the stack
 	return sha256.Sum256(append(room[:0], text...)), true
 }
 
-func isForeign(r rune) bool {
+func isForeign(c byte) bool {
 	switch {
-	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', c == '-':
 		return false
 	}
 	return true

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -79,7 +78,7 @@ func ownAnswer(b []byte) (status int, detail string, own bool) {
 
 // bareProblem is a whole answer, after which the connection is closed.
 func bareProblem(status int, detail string) []byte {
-	id := "req_" + rand.Text()
+	id := newRequestID()
 	body, err := json.Marshal(api.Problem{
 		Type: "urn:coordsvc:problem:" + string(api.CodeInvalidRequest), Title: kinds[api.CodeInvalidRequest].title,
 		Status: int64(status), Code: api.CodeInvalidRequest, Detail: detail, RequestID: id,

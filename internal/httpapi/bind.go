@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"math"
@@ -60,8 +59,7 @@ func readBody(c echo.Context) ([]byte, error) {
 		c.Response().Header().Set(echo.HeaderConnection, "close") // or the server waits for the rest
 		return nil, &http.MaxBytesError{Limit: maxBody}
 	}
-	// The server's own writer: it closes the connection when the limit is reached.
-	body, err := readAll(http.MaxBytesReader(c.Response().Writer, r.Body, maxBody), r.ContentLength)
+	body, err := readAll(c.Response().Writer, r)
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 		return nil, err
 	}
@@ -74,14 +72,17 @@ func readBody(c echo.Context) ([]byte, error) {
 	return body, err
 }
 
-// readAll makes room for as much as was announced, at most maxBody, where it was.
-func readAll(r io.Reader, announced int64) ([]byte, error) {
-	if announced <= 0 {
-		return io.ReadAll(r)
+// readAll reads as much as was announced, or at most maxBody.
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength <= 0 {
+		// The server's own writer: it closes the connection when the limit is reached.
+		return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	}
-	body := bytes.NewBuffer(make([]byte, 0, announced+bytes.MinRead))
-	_, err := body.ReadFrom(r)
-	return body.Bytes(), err
+	body := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, body); err != nil {
+		return nil, err
+	}
+	return body, r.Body.Close() // or the server looks for what nobody has read
 }
 
 func checkMediaType(h http.Header) error {

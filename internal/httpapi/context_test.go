@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/coordsvc/coordsvc/internal/deadline"
 )
 
 // A request's context is one, whether somebody waits for its end or not.
@@ -18,14 +20,14 @@ func TestRequestContextEnds(t *testing.T) {
 		{"it has time", func(*requestContext, context.CancelFunc) { time.Sleep(7 * time.Second) }, nil},
 		{"its time is over", func(*requestContext, context.CancelFunc) { time.Sleep(8 * time.Second) }, context.DeadlineExceeded},
 		{"the caller hung up", func(_ *requestContext, hangUp context.CancelFunc) { hangUp() }, context.Canceled},
-		{"it was answered", func(r *requestContext, _ context.CancelFunc) { r.end() }, context.Canceled},
+		{"it was answered", func(r *requestContext, _ context.CancelFunc) { r.End() }, context.Canceled},
 	} {
 		for _, waits := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				connection, hangUp := context.WithCancel(t.Context())
 				defer hangUp()
-				r := &requestContext{Context: connection, deadline: time.Now().Add(8 * time.Second)}
-				defer r.end()
+				r := &requestContext{Context: deadline.Context{Context: connection, At: time.Now().Add(8 * time.Second)}}
+				defer r.End()
 				var within context.Context
 				if waits {
 					made, cancel := context.WithCancel(context.WithValue(r, "key", "value")) //nolint:staticcheck // nobody else's

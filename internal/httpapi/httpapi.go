@@ -23,6 +23,7 @@ import (
 	"github.com/coordsvc/coordsvc/idempotency"
 	"github.com/coordsvc/coordsvc/internal/audit"
 	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/internal/deadline"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 	"github.com/coordsvc/coordsvc/lock"
@@ -115,8 +116,8 @@ func New(deps Deps) http.Handler {
 // form, so that an id would be decoded never, once or twice depending on its characters.
 func (s *server) withDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := &requestContext{Context: r.Context(), deadline: time.Now().Add(s.Timeout)}
-		defer ctx.end()
+		ctx := &requestContext{Context: deadline.Context{Context: r.Context(), At: time.Now().Add(s.Timeout)}}
+		defer ctx.End()
 		r = r.WithContext(ctx) //nolint:contextcheck // it is made of the request's own
 		if sent := r.URL.EscapedPath(); sent != r.URL.Path && r.URL.RawPath == "" {
 			u := *r.URL
@@ -139,7 +140,7 @@ func (s *server) patient(c echo.Context, wait time.Duration) (context.Context, c
 	if err != nil && !errors.Is(err, http.ErrNotSupported) { // then nobody has set it
 		return nil, nil, fmt.Errorf("move the connection's deadline: %w", err)
 	}
-	gone := requestOf(c.Request().Context()).Context
+	gone := requestOf(c.Request().Context()).Outer()
 	if s.Trace != nil {
 		gone = carried{gone, c.Request().Context()}
 	}

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// readTime is less than a request's time with the stores, which runs meanwhile.
+const readTime = 6 * time.Second
+
 // writeTime is for the answer alone, of a request that took its whole time.
 const writeTime = 20 * time.Second
 
@@ -15,8 +18,8 @@ const writeTime = 20 * time.Second
 func NewServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:                      handler,
-		ReadHeaderTimeout:            5 * time.Second,
-		ReadTimeout:                  6 * time.Second, // less than a request's time with the stores, which runs meanwhile
+		ReadHeaderTimeout:            readTime, // at the same instant: the server sets one deadline
+		ReadTimeout:                  readTime,
 		WriteTimeout:                 30 * time.Second,
 		IdleTimeout:                  2 * time.Minute,
 		MaxHeaderBytes:               32 << 10,

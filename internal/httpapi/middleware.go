@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"runtime/debug"
@@ -32,10 +34,10 @@ func (s *server) edge(next echo.HandlerFunc) echo.HandlerFunc {
 		start := s.Now()
 		id := c.Request().Header.Get(requestIDHeader)
 		if id == "" || !saneID.MatchString(id) {
-			id = "req_" + rand.Text()
+			id = newRequestID()
 		}
-		c.Response().Header().Set(requestIDHeader, id)
-		c.Response().Header()["Cache-Control"] = noStore
+		header := c.Response().Header()
+		header[requestIDHeader], header["Cache-Control"] = []string{id}, noStore
 		traced := func(int) {}
 		if s.Trace != nil {
 			traced = s.traceRequest(c)
@@ -47,6 +49,16 @@ func (s *server) edge(next echo.HandlerFunc) echo.HandlerFunc {
 		return nil
 	}
 }
+
+// newRequestID is one that no other request has. It could be guessed, and opens nothing.
+func newRequestID() string {
+	var id [16]byte
+	binary.NativeEndian.PutUint64(id[:8], rand.Uint64()) //nolint:gosec // see above
+	binary.NativeEndian.PutUint64(id[8:], rand.Uint64()) //nolint:gosec // see above
+	return string(idText.AppendEncode(append(make([]byte, 0, 32), "req_"...), id[:]))
+}
+
+var idText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
 // panicError is a defect that a handler panicked with.
 type panicError struct {
@@ -93,7 +105,7 @@ func pattern(c echo.Context) string {
 const statusHungUp = 499
 
 func hungUp(c echo.Context) bool {
-	return errors.Is(c.Request().Context().Err(), context.Canceled)
+	return errors.Is(requestOf(c.Request().Context()).Outer().Err(), context.Canceled)
 }
 
 func requestID(c echo.Context) string { return c.Response().Header().Get(requestIDHeader) }

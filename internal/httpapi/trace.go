@@ -25,7 +25,7 @@ func (s *server) traceRequest(c echo.Context) (end func(status int)) {
 	r := c.Request()
 	of := requestOf(r.Context())
 	var ended func(int, string)
-	of.Context, ended = s.Trace.Request(of.Context, r.Header, r.Method, pattern(c)) // nobody has asked it yet
+	of.Context.Context, ended = s.Trace.Request(of.Context.Context, r.Header, r.Method, pattern(c)) // nobody has asked it yet
 	return func(status int) { ended(status, string(of.code)) }
 }
 
