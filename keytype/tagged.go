@@ -3,8 +3,10 @@ package keytype
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"hash/maphash"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 const (
@@ -21,29 +23,51 @@ const (
 // type's name before the key itself. Keys of one tag share a slot of a Cluster;
 // the tag may be any text and stands there as a hash.
 func (t *Type) Tagged(prefix, tag, key string) string {
-	var room [256]byte
+	var room, name [256]byte // on the stack; what is longer gets its own
 	sum := sha256.Sum256(append(room[:0], tag...))
-	return t.tagged(prefix, sum[:], key)
+	return string(append(appendKind(appendTag(append(name[:0], prefix...), sum[:tagSize]), t.Name), key...))
 }
 
-func (t *Type) tagged(prefix string, tag []byte, key string) string {
-	var room [256]byte // on the stack; a longer name gets its own
-	name := appendTagged(room[:0], prefix, tag[:tagSize], t.Name)
-	return string(append(name, key...))
+// Beside is Tagged for another key of the same tag: place is what Tagged wrote up to the end
+// of the hash tag.
+func (t *Type) Beside(place, key string) string {
+	var name [256]byte
+	return string(append(appendKind(append(name[:0], place...), t.Name), key...))
 }
 
-// appendTagged writes what stands before the key itself.
-func appendTagged(name []byte, prefix string, tag []byte, kind string) []byte {
-	name = append(append(name, prefix...), '{')
-	name = base64.RawURLEncoding.AppendEncode(name, tag)
-	return append(append(append(name, '}'), kind...), ':')
+func appendTag(name, hash []byte) []byte {
+	return append(base64.RawURLEncoding.AppendEncode(append(name, '{'), hash), '}')
 }
+
+// appendKind writes what stands between the tag and the key itself.
+func appendKind(name []byte, kind string) []byte { return append(append(name, kind...), ':') }
 
 // A Veil hides what keys in Redis are made of, users' ids among it: they and their
 // tags are HMAC-SHA-256 (RFC 2104), cut short. Whoever has not the secret cannot even
 // try out likely ids. All keys of a type have the same length, whatever they are made of.
 type Veil struct {
 	inner, outer [sha256.BlockSize]byte // the secret under either pad
+
+	seed  maphash.Seed
+	known [knownNames]atomic.Pointer[veiled] // names of late, each in a place of its own or with others that push it out
+}
+
+// How many names a Veil remembers, and what one may be made of, in bytes: 5 MB at most.
+const (
+	knownNames   = 8192
+	longestKnown = 256
+)
+
+// A veiled name, and what it is of.
+type veiled struct {
+	of   veiledBy
+	name string
+}
+
+type veiledBy struct {
+	kind             *Type
+	prefix, tag, key string
+	beside           bool // the prefix has the tag's hash
 }
 
 // NewVeil makes one. The secret must be the same wherever the keys are used.
@@ -52,7 +76,7 @@ func NewVeil(secret []byte) *Veil {
 		sum := sha256.Sum256(secret)
 		secret = sum[:]
 	}
-	v := &Veil{}
+	v := &Veil{seed: maphash.MakeSeed()}
 	copy(v.inner[:], secret)
 	copy(v.outer[:], secret)
 	for i := range v.inner {
@@ -64,10 +88,36 @@ func NewVeil(secret []byte) *Veil {
 
 // Tagged is [Type.Tagged], but short: it has the type's Mark, and of the key 16 characters.
 func (v *Veil) Tagged(t *Type, prefix, tag, key string) string {
-	hidden, of := v.sum("key", key), v.sum("tag", tag)
+	return v.remembered(veiledBy{t, prefix, tag, key, false})
+}
+
+// Beside is [Type.Beside] as Tagged of the Veil writes it.
+func (v *Veil) Beside(t *Type, place, key string) string {
+	return v.remembered(veiledBy{t, place, "", key, true})
+}
+
+func (v *Veil) remembered(of veiledBy) string {
+	if len(of.prefix)+len(of.tag)+len(of.key) > longestKnown {
+		return v.tagged(of)
+	}
+	place := &v.known[maphash.String(v.seed, of.key)%knownNames]
+	if known := place.Load(); known != nil && known.of == of {
+		return known.name
+	}
+	name := v.tagged(of)
+	place.Store(&veiled{of, name})
+	return name
+}
+
+func (v *Veil) tagged(of veiledBy) string {
 	var room [256]byte
-	name := appendTagged(room[:0], prefix, of[:hiddenTagSize], t.Mark)
-	return string(base64.RawURLEncoding.AppendEncode(name, hidden[:hiddenKeySize]))
+	name := append(room[:0], of.prefix...)
+	if !of.beside {
+		tag := v.sum("tag", of.tag)
+		name = appendTag(name, tag[:hiddenTagSize])
+	}
+	hidden := v.sum("key", of.key)
+	return string(base64.RawURLEncoding.AppendEncode(appendKind(name, of.kind.Mark), hidden[:hiddenKeySize]))
 }
 
 // Hide is a hash of 22 characters, of a value that stands in Redis.

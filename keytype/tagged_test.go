@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,6 +29,9 @@ func TestTagged(t *testing.T) {
 	same := keytype.ConcurrencySlot.Tagged("one:", "}{ any text", "k")
 	if tag := func(s string) string { return s[:len("one:{")+12] }; tag(same) != tag(stored) {
 		t.Errorf("one tag gives %q and %q", same, stored)
+	}
+	if beside := keytype.RateBucket.Beside(same[:len("one:{")+13], key); beside != stored {
+		t.Errorf("beside %q: got %q, want %q", same, beside, stored)
 	}
 	for _, foreign := range []string{
 		"", "two:" + strings.TrimPrefix(stored, "one:"), strings.Replace(stored, "rate_bucket", "rate_buckets", 1),
@@ -58,6 +62,9 @@ func TestVeil(t *testing.T) {
 	}
 	if bob := name(veil, slot, "tag", strings.Repeat("bob", 1000)); len(bob) != len(ann) || bob == ann || bob[:14] != ann[:14] {
 		t.Errorf("%q and %q", ann, bob)
+	}
+	if beside := veil.Beside(slot, ann[:12], slot.Key("acme", "p", "l", "bob")); beside != name(veil, slot, "tag", "bob") {
+		t.Errorf("beside %q: got %q", ann, beside)
 	}
 	if moved := name(veil, slot, "tug", "ann"); moved[:11] == ann[:11] || moved[11:] != ann[11:] {
 		t.Errorf("another tag: %q and %q", ann, moved)
@@ -103,6 +110,38 @@ func TestLimitsInForce(t *testing.T) {
 			if got := mode.InForce(kind); got.Store != want || !mode.Available(kind) {
 				t.Errorf("%s with %+v: %+v", kind.Name, mode, got)
 			}
+		}
+	}
+}
+
+// A veil that remembers names gives each its own, also where others have pushed it out.
+func TestVeilRemembersNames(t *testing.T) {
+	veil := keytype.NewVeil([]byte("secret"))
+	name := func(v *keytype.Veil, i int) string {
+		bits := i ^ i/2 // of one name to the next one thing changes
+		kind := []*keytype.Type{keytype.RateBucket, keytype.ConcurrencySlot}[bits%2]
+		first, second, key := strconv.Itoa(bits/4%2), strconv.Itoa(bits/8%2), strconv.Itoa(bits/16)
+		if bits/2%2 == 1 {
+			return v.Beside(kind, first+"{"+second+"}", key)
+		}
+		return v.Tagged(kind, first, second, key)
+	}
+	names := map[string]bool{}
+	for i := range 20_000 {
+		names[name(veil, i)] = true
+	}
+	if len(names) != 20_000 {
+		t.Errorf("%d names", len(names))
+	}
+	for i := range 20_000 {
+		if fresh := name(veil, i); !names[fresh] {
+			t.Fatalf("%d is called %q now", i, fresh)
+		}
+	}
+	other := keytype.NewVeil([]byte("secret"))
+	for i := range 20_000 {
+		if a, b := name(veil, 19_999-i), name(other, 19_999-i); a != b {
+			t.Fatalf("%q and %q", a, b)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (b *breaker) answered(failed bool) (opened bool) {
 	if failed {
 		s.failed++
 	}
-	b.open = b.halfFailed(at)
+	b.open = failed && b.halfFailed(at) // a success that is the twentieth has no reason to tell
 	return b.open
 }
 

@@ -115,7 +115,7 @@ func (l *Limiter) Refund(ctx context.Context, tenant string, req Request) ([]Lim
 		return nil, err
 	}
 	l.returnLease(ctx, tenant, req.Policy, req.Descriptors)
-	m.met = m.spread(l.spot(req, false))
+	m.met = m.spread(l.spot(req, false).back())
 	g := Give{Buckets: m.met, Cost: req.Cost, Now: l.instant()}
 	g.Record, g.Bind = req.named(tenant, "refund")
 	out, err := l.store.Give(ctx, g)
@@ -190,35 +190,34 @@ func (l *Limiter) match(tenant string, req Request) (match, error) {
 		return match{}, ErrUnknownPolicy
 	}
 	m := match{policy: p, tenant: tenant, buckets: make([]Bucket, len(p.Limits)), described: make([]string, len(p.Limits))}
+	tag := ""
 	for i := range p.Limits {
-		b, key, err := p.bucket(tenant, i, req.Descriptors)
+		b, key, err := p.bucket(tenant, i, req.Descriptors, tag)
 		if err != nil {
 			return match{}, err
 		}
+		tag = b.Tag
 		m.buckets[i], m.described[i] = b, key
 	}
 	m.counts = m.enforced()
 	return m, nil
 }
 
-// bucket is what the policy's limit i counts for the descriptors, and the part of its key that they make.
-func (p *policy) bucket(tenant string, i int, descriptors map[string]string) (Bucket, string, error) {
-	limit := p.Limits[i]
-	key, err := descriptorKey(limit.Name, limit.Key, descriptors)
+// bucket is what the policy's limit i counts for the descriptors, and the part of its key
+// that they make. The tag of another of the policy's buckets may be the same.
+func (p *policy) bucket(tenant string, i int, descriptors map[string]string, tag string) (Bucket, string, error) {
+	limit := &p.Limits[i]
+	whole, err := descriptorKey(tenant, limit.Name, limit.Key, descriptors, tag)
 	if err != nil {
 		return Bucket{}, "", err
 	}
-	tag := key
-	if slot := p.slot(); p.inSlot(limit) && !slices.Equal(slot, limit.Key) {
-		if tag, err = descriptorKey(limit.Name, slot, descriptors); err != nil {
-			return Bucket{}, "", err
-		}
+	var room [16]byte
+	key := whole[len(appendLength(room[:0], tenant))+len(tenant):]
+	b := Bucket{Key: limit.storedKey(tenant, p.Name, key), Rule: p.rules[i][1+limit.override(descriptors)], Tag: whole}
+	if p.beside[i] {
+		b.Tag, err = descriptorKey(tenant, limit.Name, p.slot(), descriptors, tag)
 	}
-	var room [256]byte // on the stack
-	return Bucket{
-		Key: limit.storedKey(tenant, p.Name, key), Rule: p.rules[i][1+limit.override(descriptors)],
-		Tag: string(append(appendPart(room[:0], tenant), tag...)),
-	}, key, nil
+	return b, key, err
 }
 
 // slot names the descriptors that the policy's limits share where they can.

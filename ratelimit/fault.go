@@ -18,9 +18,10 @@ const (
 type FaultError struct {
 	Reason string
 	Err    error
-	OfKey  bool // the store answers, and only what it has under one key is to blame
+	OfKey  bool // the store answers, and only what it has under one key, or beside it, is to blame
 	// Together, where not nil, is the same for calls that were sent together and failed
-	// together: one lost connection is one failure, however many waited for it.
+	// together: one lost connection is one failure, however many waited for it. It is also
+	// the same for all that go to one of several parts of a store.
 	Together error
 }
 

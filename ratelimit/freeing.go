@@ -15,10 +15,20 @@ const (
 	freeTries  = 600
 )
 
+// freer is what to do with the outcome of the Take if nobody learns it, nil for one
+// that gets no slots.
+func (g *Guard) freer(t Take, begun time.Time) func(Outcome, error) {
+	if t.Peek || t.SlotID == "" || t.leases() {
+		return nil
+	}
+	held := t // a copy on the heap only here
+	return func(out Outcome, err error) { g.free(held, out, err, begun) }
+}
+
 // free gives the slots of a Take back that got them, or may have, and whose caller did
 // not learn their name. Units that were charged with them do not come back.
 func (g *Guard) free(t Take, out Outcome, err error, begun time.Time) {
-	if t.Peek || t.SlotID == "" || t.leases() || err == nil && out.SlotID != t.SlotID || err != nil && !errors.Is(err, keytype.ErrOutcomeUnknown) {
+	if err == nil && out.SlotID != t.SlotID || err != nil && !errors.Is(err, keytype.ErrOutcomeUnknown) {
 		return // it got none, or that of an earlier request, which has it
 	}
 	select {

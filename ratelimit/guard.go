@@ -61,6 +61,7 @@ type Guard struct {
 	stop    context.Context  // ends the probe
 	end     context.CancelFunc
 	probes  sync.WaitGroup
+	timers  sync.Pool
 	freeing chan struct{} // has room for the slots that may be on their way back
 	closing sync.Mutex    // no probe begins once Close waits for it: calls may end later
 }
@@ -90,10 +91,10 @@ func (g *Guard) Close() error {
 // Take implements Store. A slot whose name the caller does not learn goes back.
 func (g *Guard) Take(ctx context.Context, t Take) (Outcome, error) {
 	begun, wait := g.now(), g.budget
-	lost := func(out Outcome, err error) { g.free(t, out, err, begun) }
 	if err := g.unasked(ctx); err != nil {
 		return Outcome{}, err
 	}
+	lost := g.freer(t, begun)
 	if asker, ok := g.store.(Asker); ok {
 		if asked := asker.Ask(ctx, t); asked != nil {
 			out, err := await(ctx, g, begun, wait, asked, lost)
@@ -103,8 +104,11 @@ func (g *Guard) Take(ctx context.Context, t Take) (Outcome, error) {
 			wait -= g.now().Sub(begun)
 		}
 	}
-	take := func(ctx context.Context) (Outcome, error) { return g.store.Take(ctx, t) }
-	return await(ctx, g, begun, wait, start(ctx, take), lost)
+	return await(ctx, g, begun, wait, g.take(ctx, t), lost)
+}
+
+func (g *Guard) take(ctx context.Context, t Take) *running[Outcome] {
+	return start(ctx, func(ctx context.Context) (Outcome, error) { return g.store.Take(ctx, t) })
 }
 
 // Give implements Store.
@@ -175,8 +179,10 @@ func (r *running[T]) Result() (T, error) { return r.value, r.err }
 // that nobody gets, and of one that is not known, lost is told, where not nil.
 func await[T any](ctx context.Context, g *Guard, begun time.Time, wait time.Duration, p pending[T], lost func(T, error)) (T, error) {
 	var none T
-	budget := time.NewTimer(wait)
+	budget := g.timer(wait)
+	defer g.timers.Put(budget)
 	defer budget.Stop()
+	gone := gone(ctx, begun.Add(2*g.budget))
 	for again := false; ; again = true {
 		select {
 		case <-p.Done():
@@ -188,7 +194,7 @@ func await[T any](ctx context.Context, g *Guard, begun time.Time, wait time.Dura
 			}
 			return value, err
 		case <-budget.C:
-		case <-ctx.Done():
+		case <-gone:
 			go outlive(g, p, lost, func(err error) { g.answered(g.inTime(err, begun)) })
 			return none, ctx.Err()
 		}
@@ -203,6 +209,32 @@ func await[T any](ctx context.Context, g *Guard, begun time.Time, wait time.Dura
 		}
 		budget.Reset(g.budget)
 	}
+}
+
+// timer is one that goes off after so long. A stopped one can go off no more, and serves again.
+func (g *Guard) timer(wait time.Duration) *time.Timer {
+	if timer, ok := g.timers.Get().(*time.Timer); ok {
+		timer.Reset(wait)
+		return timer
+	}
+	return time.NewTimer(wait)
+}
+
+// A bounded context ends with its outer one, or at its deadline, for which it makes a
+// timer where somebody waits for its end.
+type bounded interface {
+	context.Context
+	Outer() context.Context
+}
+
+// gone is closed when the context ends, for somebody who waits until the instant at most.
+func gone(ctx context.Context, until time.Time) <-chan struct{} {
+	if b, ok := ctx.(bounded); ok {
+		if deadline, _ := b.Deadline(); deadline.After(until) {
+			return b.Outer().Done()
+		}
+	}
+	return ctx.Done()
 }
 
 // outlive waits for what nobody else waits for any more.

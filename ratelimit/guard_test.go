@@ -289,6 +289,24 @@ func TestGuardTellsOfChanges(t *testing.T) {
 			t.Errorf("told %v", told)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) { // also where it opens because half fail
+		p := newPatient()
+		var told []string
+		g := ratelimit.NewGuard(p, ratelimit.GuardOptions{Changed: func(err error) { told = append(told, reason(err)) }})
+		for i := range 30 {
+			p.falls(nil, 0)
+			if i%2 == 0 {
+				p.falls(errDown, 0)
+			}
+			_, _ = g.Take(t.Context(), ratelimit.Take{})
+		}
+		p.falls(nil, 0)
+		time.Sleep(time.Second)
+		_ = g.Close()
+		if fmt.Sprint(told) != "[readonly <nil>]" {
+			t.Errorf("told %v", told)
+		}
+	})
 }
 
 // Each posture while the store fails: who passes, who says so, and that nothing waits.

@@ -187,7 +187,7 @@ func (l *Limiter) asNow(m match, descriptors map[string]string) match {
 	}
 	m.buckets = slices.Clone(m.buckets)
 	for i := range p.Limits {
-		now, _, err := p.bucket(m.tenant, i, descriptors)
+		now, _, err := p.bucket(m.tenant, i, descriptors, "")
 		at := slices.IndexFunc(m.buckets, func(b Bucket) bool { return b.Key == now.Key && b.Tag == now.Tag })
 		if err == nil && at >= 0 {
 			m.buckets[at].Rule = now.Rule

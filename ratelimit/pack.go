@@ -2,7 +2,9 @@ package ratelimit
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"math"
 	"strconv"
 )
 
@@ -10,10 +12,12 @@ import (
 // Behind it stand numbers, each after a colon, all decimal: a script in a store
 // reads and writes them too.
 //
-// Another stands for the same with something pending.
+// Another stands for the same with something pending, and a third for a debt without, of
+// which there are the most: a script spends a fifth of a call on the digits of four.
 const (
 	format        = '1'
 	formatPending = '2'
+	formatDebt    = '3'
 )
 
 var errFormat = errors.New("state of an unknown format")
@@ -62,11 +66,31 @@ func cutNumbers(packed []byte, n []int64) (rest []byte, err error) {
 // cutNumber takes a colon and up to 16 digits off the front.
 func cutNumber(packed []byte) (n int64, rest []byte, ok bool) {
 	digits, ok := bytes.CutPrefix(packed, []byte{':'})
+	n, rest, some := cutDigits(digits)
+	return n, rest, ok && some
+}
+
+// cutDigits takes up to 16 of them off the front.
+func cutDigits(digits []byte) (n int64, rest []byte, ok bool) {
 	end := 0
 	for end < len(digits) && end < 16 && digits[end] >= '0' && digits[end] <= '9' {
 		n, end = n*10+int64(digits[end]-'0'), end+1
 	}
-	return n, digits[end:], ok && end > 0
+	return n, digits[end:], end > 0
+}
+
+// appendDouble writes a number below 2^53 as a script has it.
+func appendDouble(packed []byte, n int64) []byte {
+	return binary.LittleEndian.AppendUint64(packed, math.Float64bits(float64(n)))
+}
+
+// doubleOf reads it, or returns -1 for anything else.
+func doubleOf(eight []byte) int64 {
+	f := math.Float64frombits(binary.LittleEndian.Uint64(eight))
+	if !(f >= 0 && f < 1<<53) || f != math.Trunc(f) {
+		return -1
+	}
+	return int64(f)
 }
 
 // cutText takes a colon and what stands before the next one, at least one byte, off the front.

@@ -90,7 +90,7 @@ func (l *Limiter) RefundParts(ctx context.Context, tenant, policy string, parts 
 	if err != nil {
 		return nil, err
 	}
-	m.met = m.spread(l.spotOfParts(parts, false))
+	m.met = m.spread(l.spotOfParts(parts, false).back())
 	out, err := l.store.Give(ctx, Give{Buckets: m.met, Cost: m.buckets[0].Cost, Now: l.instant()})
 	l.dropDenials(m.met)
 	if err != nil {
@@ -122,8 +122,12 @@ func (l *Limiter) matchParts(tenant, name string, parts []Part) (partsMatch, err
 		return partsMatch{}, ErrUnknownPolicy
 	}
 	met := &policy{Policy: p.Policy, denials: p.denials}
-	met.Limits = nil
 	m := partsMatch{match: match{policy: met, tenant: tenant}, parts: make([][]int, len(parts))}
+	most := make([]int, len(parts)) // room for one bucket of each part, as most have
+	for i := range parts {
+		m.parts[i] = most[i : i : i+1]
+	}
+	m.buckets, m.described, met.Limits = make([]Bucket, 0, len(parts)), make([]string, 0, len(parts)), make([]Limit, 0, len(parts))
 	for i := range p.Limits {
 		for j, part := range parts {
 			if err := m.meet(p, i, part, j); err != nil {
@@ -132,7 +136,7 @@ func (l *Limiter) matchParts(tenant, name string, parts []Part) (partsMatch, err
 		}
 	}
 	for i, part := range parts {
-		if part.Rate != nil && !slices.ContainsFunc(m.parts[i], func(at int) bool { return part.names(met.Limits[at]) }) {
+		if part.Rate != nil && !slices.ContainsFunc(m.parts[i], func(at int) bool { return part.names(&met.Limits[at]) }) {
 			return partsMatch{}, descriptorError("that come with a rate of their own must be the whole key of a limit")
 		}
 	}
@@ -144,27 +148,36 @@ func (l *Limiter) matchParts(tenant, name string, parts []Part) (partsMatch, err
 }
 
 // names reports whether the limit's key is exactly what the part names.
-func (p Part) names(l Limit) bool { return len(p.Descriptors) == len(l.Key) && p.has(l) }
+func (p Part) names(l *Limit) bool { return len(p.Descriptors) == len(l.Key) && p.has(l) }
 
 // has reports whether the part has all of the limit's key.
-func (p Part) has(l Limit) bool {
-	return !slices.ContainsFunc(l.Key, func(name string) bool { _, ok := p.Descriptors[name]; return !ok })
+func (p Part) has(l *Limit) bool {
+	for _, name := range l.Key {
+		if _, ok := p.Descriptors[name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // meet adds the bucket of the policy's limit i for the part j, if the part has the limit's key.
 func (m *partsMatch) meet(p *policy, i int, part Part, j int) error {
-	limit := p.Limits[i]
+	limit := &p.Limits[i]
 	if !part.has(limit) {
 		return nil
 	}
-	b, key, err := p.bucket(m.tenant, i, part.Descriptors)
+	tag := ""
+	if len(m.buckets) > 0 {
+		tag = m.buckets[0].Tag
+	}
+	b, key, err := p.bucket(m.tenant, i, part.Descriptors, tag)
 	if err != nil {
 		return err
 	}
 	at := slices.IndexFunc(m.buckets, func(other Bucket) bool { return other.Key == b.Key })
 	if at < 0 {
 		at = len(m.buckets)
-		m.buckets, m.Limits, m.described = append(m.buckets, b), append(m.Limits, limit), append(m.described, key)
+		m.buckets, m.Limits, m.described = append(m.buckets, b), append(m.Limits, *limit), append(m.described, key)
 	}
 	m.buckets[at].Cost = max(m.buckets[at].Cost, part.Cost)
 	if part.Rate != nil && part.names(limit) {
@@ -216,12 +229,16 @@ func (m partsMatch) affordableParts() error {
 
 // states sorts by part what was said by bucket.
 func (m partsMatch) states(limits []LimitState, verdicts []Verdict) []PartState {
-	states := make([]PartState, len(m.parts))
+	states, room := make([]PartState, len(m.parts)), make([]LimitState, 0, len(m.parts))
 	for i, buckets := range m.parts {
 		states[i].Allowed = true
+		begin := len(room)
 		for _, at := range buckets {
 			states[i].Allowed = states[i].Allowed && verdicts[at].Wait == 0
-			states[i].Limits = append(states[i].Limits, limits[at])
+			room = append(room, limits[at])
+		}
+		if len(buckets) > 0 {
+			states[i].Limits = slices.Clip(room[begin:])
 		}
 	}
 	return states

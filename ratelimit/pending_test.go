@@ -89,7 +89,7 @@ func TestChargesThatGoBackTakeNothing(t *testing.T) {
 		if got, want := shared.level(t, now), twin.level(t, now); got != want {
 			t.Errorf("%s: got %s, want %s", a, got, want)
 		}
-		if shared.packed[0] != format {
+		if shared.packed[0] != formatDebt {
 			t.Errorf("%s: nothing is pending, and it keeps %q", a, shared.packed)
 		}
 	}
@@ -235,7 +235,7 @@ func TestPendingLapses(t *testing.T) {
 	remaining("then it does", 2*pendingAge+3_000_000, 11)
 	remaining("and at last it is full", 2*pendingAge+12_000_000, 20)
 	v.end(t, lost, start+2*pendingAge, Undone)
-	if remaining("it goes back late", 2*pendingAge, 14); v.packed[0] != format { // 5 s after the charge
+	if remaining("it goes back late", 2*pendingAge, 14); v.packed[0] != formatDebt { // 5 s after the charge
 		t.Errorf("it has lapsed, and the bucket keeps %q", v.packed)
 	}
 	v.packed = kept
@@ -260,7 +260,7 @@ func TestRefundOfAPendingCharge(t *testing.T) {
 	}
 	v.keep(next.States)
 	v.end(t, open{at: now, cost: 5}, now, Settled)
-	if _, left, _ := rule.Next(v.packed, now, 0, ""); left.Remaining != 19 || v.packed[0] != format {
+	if _, left, _ := rule.Next(v.packed, now, 0, ""); left.Remaining != 19 || v.packed[0] != formatDebt {
 		t.Errorf("%d left of 20, and it keeps %q", left.Remaining, v.packed)
 	}
 }
@@ -379,9 +379,9 @@ func TestARepetitionKeepsWhatItFound(t *testing.T) {
 			final := take
 			final.Pending, final.Now = false, now+1
 			return final.Decide(s)
-		}, Outcome{Allowed: true, Repeated: true}, 17, format},
-		{"the first is refused elsewhere: too late", end.Decide, Outcome{Allowed: true, Repeated: true}, 17, format},
-		{"a third finds it done", take.Decide, Outcome{Allowed: true, Repeated: true}, 17, format},
+		}, Outcome{Allowed: true, Repeated: true}, 17, formatDebt},
+		{"the first is refused elsewhere: too late", end.Decide, Outcome{Allowed: true, Repeated: true}, 17, formatDebt},
+		{"a third finds it done", take.Decide, Outcome{Allowed: true, Repeated: true}, 17, formatDebt},
 	}
 	for _, step := range steps {
 		out := keep(step.decide(stored))

@@ -15,6 +15,7 @@ import (
 type policy struct {
 	Policy
 	rules   []ruleSet // of the limits, in their order
+	beside  []bool    // by limit: its tag is of the policy's slot, and not of its whole key
 	denials *denials  // of the set, nil where none are remembered
 
 	leaseMost int64    // what a node takes at once at most, 0 where nothing is leased
@@ -55,6 +56,7 @@ func (p Policy) ready() *policy {
 			set = append(set, changed.rule())
 		}
 		c.rules = append(c.rules, set)
+		c.beside = append(c.beside, c.inSlot(limit) && !slices.Equal(c.slot(), limit.Key))
 	}
 	c.readyToLease()
 	return c
@@ -83,10 +85,11 @@ func version(policies []Policy) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// descriptorKey joins the named descriptors, each name and value behind its length,
-// so that no two sets of descriptors share a key.
-func descriptorKey(limit string, names []string, descriptors map[string]string) (string, error) {
-	key := make([]byte, 0, 128)
+// descriptorKey joins the tenant and the named descriptors, each part behind its length,
+// so that no two sets of descriptors share a key. One that is the same as known is known itself.
+func descriptorKey(tenant, limit string, names []string, descriptors map[string]string, known string) (string, error) {
+	var room [256]byte // on the stack
+	key := appendPart(room[:0], tenant)
 	for _, name := range names {
 		value, ok := descriptors[name]
 		if !ok {
@@ -94,11 +97,16 @@ func descriptorKey(limit string, names []string, descriptors map[string]string) 
 		}
 		key = appendPart(appendPart(key, name), value)
 	}
+	if string(key) == known {
+		return known, nil
+	}
 	return string(key), nil
 }
 
 func appendPart(key []byte, part string) []byte {
-	key = strconv.AppendInt(key, int64(len(part)), 10)
-	key = append(key, ':')
-	return append(key, part...)
+	return append(appendLength(key, part), part...)
+}
+
+func appendLength(key []byte, part string) []byte {
+	return append(strconv.AppendInt(key, int64(len(part)), 10), ':')
 }

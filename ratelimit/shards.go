@@ -73,6 +73,13 @@ type spot struct {
 	id          string
 	turns       *turns
 	looks       bool // which takes no turn
+	gives       bool // back what the last check took
+}
+
+// back is the spot of a refund.
+func (s spot) back() spot {
+	s.gives = true
+	return s
 }
 
 func (l *Limiter) spot(req Request, looks bool) spot {
@@ -131,7 +138,7 @@ func (m match) spread(s spot) []Bucket {
 		hash, found := s.of(limit.Key)
 		if !found {
 			if !taken { // one for all limits, or each would see every other turn only
-				turn, taken = s.turns.next(m.described[i], s.looks), true
+				turn, taken = s.turns.next(m.described[i], s), true
 			}
 			hash = turn
 		}
@@ -179,11 +186,14 @@ func (m match) shard(i int, k, n int64) Bucket {
 // parts as different as it has.
 func ShardOf(tag string) (whole string, shard, of int) {
 	numbers, found := strings.CutPrefix(tag, "shard ")
+	if !found { // as nearly all
+		return tag, 0, 1
+	}
 	numbers, whole, ok := strings.Cut(numbers, " ")
 	first, second, split := strings.Cut(numbers, "/")
 	shard, err := strconv.Atoi(first)
 	of, err2 := strconv.Atoi(second)
-	if !found || !ok || !split || err != nil || err2 != nil {
+	if !ok || !split || err != nil || err2 != nil {
 		return tag, 0, 1
 	}
 	return whole, shard, of
@@ -193,19 +203,30 @@ func ShardOf(tag string) (whole string, shard, of int) {
 // all begin where chance wants, or all nodes would begin at the first bucket.
 type turns struct {
 	start    uint64
-	counters [256]atomic.Uint64
+	counters [256]struct {
+		taken atomic.Uint64
+		back  atomic.Uint64 // refunds since the last check
+	}
 }
 
 func newTurns() *turns { return &turns{start: rand.Uint64()} } //nolint:gosec // nothing depends on it being hard to guess
 
-// next is whose turn it is for what a request describes.
-func (t *turns) next(described string, look bool) uint64 {
+// next is whose turn it is for what a request describes. A refund meets what the last check
+// met, and the one after it what the check before that met. It takes no turn back: who gives
+// a part of each check back would meet one bucket only.
+func (t *turns) next(described string, s spot) uint64 {
 	hash := stableHash("", described)
 	c := &t.counters[hash%uint64(len(t.counters))]
-	if look {
-		return t.start + hash + c.Load()
+	switch {
+	case s.looks:
+		return t.start + hash + c.taken.Load()
+	case s.gives:
+		return t.start + hash + c.taken.Load() - c.back.Add(1)
 	}
-	return t.start + hash + c.Add(1) - 1
+	if c.back.Load() != 0 { // which most checks need not write
+		c.back.Store(0)
+	}
+	return t.start + hash + c.taken.Add(1) - 1
 }
 
 // checkShards refuses what cannot be split so that each part counts for itself.

@@ -191,6 +191,79 @@ func TestShardsGiveBack(t *testing.T) {
 	}
 }
 
+// Who gives a part of each check back, or all of it, meets each bucket as often as any other,
+// and is refused nothing that the limit has.
+func TestShardsTakeTurnsWhateverGoesBack(t *testing.T) {
+	for _, refund := range []int64{2, 4} {
+		limits, w := newSharded(t, policy(sharded(4, limit("a", 160, 24*time.Hour, 160, "tenant"))))
+		ask := func(cost int64) ratelimit.Request {
+			return ratelimit.Request{Policy: "p", Cost: cost, Descriptors: map[string]string{"tenant": "x"}}
+		}
+		met := map[string]int{}
+		for i := range 72 { // which leave 16 of 160 units
+			d, err := limits.Check(t.Context(), "t", ask(4))
+			if err != nil || !d.Allowed {
+				t.Fatalf("check %d of 4 units, of which %d go back: got %+v, %v", i+1, refund, d, err)
+			}
+			checked := w.counters()
+			met[checked[0]]++
+			if _, err := limits.Refund(t.Context(), "t", ask(refund)); err != nil || !slices.Equal(checked, w.counters()) {
+				t.Fatalf("a refund meets %q, and the check before it %q, %v", w.counters(), checked, err)
+			}
+		}
+		if len(met) != 4 || slices.Min(slices.Collect(maps.Values(met))) != 18 {
+			t.Errorf("72 checks meet %v", met)
+		}
+	}
+}
+
+// A refund that says nothing of which bucket was charged fills those charged last. One of an id
+// of its own fills any, and loses what that does not lack; nor does one of several checks reach
+// more than one bucket.
+func TestShardsAndRefundsWithoutAClue(t *testing.T) {
+	for why, c := range map[string]struct {
+		checked, refunded string
+		checks            int // of 4 units
+		refunds           int
+		refund, passes    int64
+	}{
+		"by the check's id":            {"id", "id", 1, 1, 4, 4},
+		"by turns":                     {"", "", 1, 1, 4, 4},
+		"by turns, of several checks":  {"", "", 3, 3, 4, 4},
+		"by an id of its own":          {"id", "id8", 1, 1, 4, 3}, // of another bucket
+		"of two checks at once":        {"", "", 4, 1, 8, 1},
+		"of all that there is at once": {"", "", 4, 1, 16, 1},
+	} {
+		limits, _ := newSharded(t, policy(sharded(4, limit("a", 4, 24*time.Hour, 16, "tenant"))))
+		ask := func(cost int64, id string) ratelimit.Request {
+			return ratelimit.Request{Policy: "p", Cost: cost, Descriptors: map[string]string{"tenant": "x"}, RequestID: id}
+		}
+		for range c.checks {
+			if d, err := limits.Check(t.Context(), "t", ask(4, c.checked)); err != nil || !d.Allowed {
+				t.Fatalf("%s: got %+v, %v", why, d, err)
+			}
+		}
+		for range c.refunds {
+			if states, err := limits.Refund(t.Context(), "t", ask(c.refund, c.refunded)); err != nil || states[0].Remaining != 16 {
+				t.Errorf("%s: got %+v, %v", why, states, err)
+			}
+		}
+		passed := int64(0)
+		for range 8 {
+			d, err := limits.Check(t.Context(), "t", ask(4, ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Allowed {
+				passed++
+			}
+		}
+		if passed != c.passes {
+			t.Errorf("%s: then %d checks passed, want %d", why, passed, c.passes)
+		}
+	}
+}
+
 // What is larger than a share never passes, and where nobody is refused it takes nothing.
 func TestShardsBoundTheCost(t *testing.T) {
 	one := policy(sharded(16, limit("a", 16, time.Hour, 97, "user")))

@@ -1,8 +1,10 @@
 package ratelimit
 
 import (
+	"encoding/binary"
 	"math/big"
 	"math/bits"
+	"strconv"
 )
 
 // A token bucket is kept as what it lacks to be full, and that as the time in which
@@ -45,7 +47,7 @@ func (r Rule) nextDebt(packed []byte, t Take, cost int64) (State, Verdict, error
 		}
 		changed = changed || cost > 0
 	}
-	state, v := r.debtVerdict(b, now, changed)
+	state, v := r.debtVerdict(b, now, changed && !t.told)
 	if full := r.full(b); !changed && kept > 0 && full > kept { // what it holds may stay, and longer than it would
 		state = State{Packed: packed, Full: full}
 	}
@@ -207,16 +209,20 @@ func (r Rule) pay(debt, amount span) (left, rest span) {
 	return left, span{}
 }
 
-// pack writes "1:seen:us:rest:Count:Per": the debt is that of seen, under the rate that
-// follows it. Where something is pending it is "2:seen:us:rest:Count:Per", and then us
-// and rest of what was charged in the age of seen, and in the one before.
+// pack writes "3", seen and us as doubles and rest in 32 bits, all little-endian, and
+// "Count:Per": the debt is that of seen, under the rate that follows it. Where something is
+// pending it is "2:seen:us:rest:Count:Per", and then us and rest of what was charged in the
+// age of seen, and in the one before.
 func (r Rule) pack(b tokenBucket) []byte {
+	if !b.isPending() {
+		packed := appendDouble(appendDouble(append(make([]byte, 0, 48), formatDebt), b.seen), b.debt.us)
+		packed = binary.LittleEndian.AppendUint32(packed, uint32(b.debt.rest)) //nolint:gosec // less than Count
+		return appendNumber(strconv.AppendInt(packed, r.Count, 10), r.Per)
+	}
 	packed := packNumbers(b.seen, b.debt.us, b.debt.rest, r.Count, r.Per)
-	if b.isPending() {
-		packed[0] = formatPending
-		for _, s := range b.pending {
-			packed = appendNumber(appendNumber(packed, s.us), s.rest)
-		}
+	packed[0] = formatPending
+	for _, s := range b.pending {
+		packed = appendNumber(appendNumber(packed, s.us), s.rest)
 	}
 	return packed
 }
@@ -229,19 +235,8 @@ func (r Rule) unpack(packed []byte) (b tokenBucket, kept int64, err error) {
 	if packed == nil {
 		return tokenBucket{}, 0, nil
 	}
-	rest, pending, err := cutEitherFormat(packed)
-	if err != nil {
-		return tokenBucket{}, 0, err
-	}
-	var n [9]int64
-	if !pending {
-		rest, err = cutNumbers(rest, n[:5])
-	} else {
-		rest, err = cutNumbers(rest, n[:])
-	}
-	b = tokenBucket{n[0], span{n[1], n[2]}, [2]span{{n[5], n[6]}, {n[7], n[8]}}}
-	from := Rule{Count: n[3], Per: n[4]}
-	if err != nil || len(rest) > 0 || !from.couldOwe(b.debt) || !from.couldOwe(b.pending[0]) || !from.couldOwe(b.pending[1]) {
+	b, from, err := unpackDebt(packed)
+	if err != nil || !from.couldOwe(b.debt) || !from.couldOwe(b.pending[0]) || !from.couldOwe(b.pending[1]) {
 		return tokenBucket{}, 0, errFormat
 	}
 	if from.Count != r.Count || from.Per != r.Per {
@@ -252,6 +247,34 @@ func (r Rule) unpack(packed []byte) (b tokenBucket, kept int64, err error) {
 		b = tokenBucket{seen: b.seen, debt: capacity}
 	}
 	return b, kept, nil
+}
+
+// unpackDebt reads what pack writes, and "1:seen:us:rest:Count:Per", which it once wrote.
+func unpackDebt(packed []byte) (b tokenBucket, from Rule, err error) {
+	const head = 1 + 8 + 8 + 4
+	var n [9]int64
+	if len(packed) > head && packed[0] == formatDebt {
+		n[0], n[1], n[2] = doubleOf(packed[1:]), doubleOf(packed[9:]), int64(binary.LittleEndian.Uint32(packed[17:]))
+		var whole bool
+		if n[3], packed, whole = cutDigits(packed[head:]); !whole || n[0] < 0 || n[1] < 0 {
+			return tokenBucket{}, Rule{}, errFormat
+		}
+		packed, err = cutNumbers(packed, n[4:5])
+	} else {
+		var pending bool
+		if packed, pending, err = cutEitherFormat(packed); err != nil {
+			return tokenBucket{}, Rule{}, err
+		}
+		numbers := n[:5]
+		if pending {
+			numbers = n[:]
+		}
+		packed, err = cutNumbers(packed, numbers)
+	}
+	if err != nil || len(packed) > 0 {
+		return tokenBucket{}, Rule{}, errFormat
+	}
+	return tokenBucket{n[0], span{n[1], n[2]}, [2]span{{n[5], n[6]}, {n[7], n[8]}}}, Rule{Count: n[3], Per: n[4]}, nil
 }
 
 // couldOwe reports whether a token bucket of the rate could have packed the debt.

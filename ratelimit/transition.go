@@ -60,6 +60,8 @@ type Take struct {
 	// Pending says that what is taken may still go back: a Give with Ends says what
 	// becomes of it. A Take that is not, and repeats one that is, settles it.
 	Pending bool
+
+	told bool // nobody asks what to store
 }
 
 // A Give puts units back into buckets, and frees slots. What it names and a bucket
@@ -128,10 +130,18 @@ type Next struct {
 // Decide is the whole decision: it returns what to store, and the outcome without
 // its Source. Every store does as this function does.
 func (t Take) Decide(s Stored) (Next, Outcome, error) {
-	if t.Peek {
-		t.Bind = Bind{}
+	if t.Peek || t.Bind.Key == "" {
+		return t.decide(s)
 	}
 	return t.Bind.before(s, t.Now, len(t.Buckets), t.decide)
+}
+
+// Outcome is that of Decide, for one who has no use for what to store: packing it is a good
+// part of the whole.
+func (t Take) Outcome(s Stored) (Outcome, error) {
+	t.told = true
+	_, out, err := t.Decide(s)
+	return out, err
 }
 
 func (t Take) decide(s Stored) (Next, Outcome, error) {
@@ -139,7 +149,10 @@ func (t Take) decide(s Stored) (Next, Outcome, error) {
 	if err != nil {
 		return Next{}, Outcome{}, err
 	}
-	next := Next{States: make([]State, len(t.Buckets))}
+	next := Next{}
+	if !t.told {
+		next.States = make([]State, len(t.Buckets))
+	}
 	out := Outcome{Allowed: true, Verdicts: make([]Verdict, len(t.Buckets))}
 	if repeated && !t.Peek {
 		if repeated, err = t.holds(first, s.Packed); err != nil {
@@ -236,7 +249,10 @@ func (t Take) apply(cost int64, packed [][]byte, next []State, verdicts []Verdic
 		if cost == 0 {
 			v.Wait, v.Delay = verdicts[i].Wait, verdicts[i].Delay
 		}
-		next[i], verdicts[i] = state, v
+		verdicts[i] = v
+		if next != nil {
+			next[i] = state
+		}
 	}
 	return nil
 }

@@ -2,7 +2,10 @@ package ratelimit
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math"
 	"math/big"
+	"reflect"
 	"testing"
 	"time"
 
@@ -222,14 +225,26 @@ func TestUnitsBeyond64Bits(t *testing.T) {
 	}
 }
 
+// debtOf is a packed debt of any numbers.
+func debtOf(seen, us float64, rest uint32, rule string) string {
+	packed := binary.LittleEndian.AppendUint64([]byte("3"), math.Float64bits(seen))
+	packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(us))
+	return string(binary.LittleEndian.AppendUint32(packed, rest)) + rule
+}
+
 func TestPackedForm(t *testing.T) {
 	rule := Rule{Algorithm: TokenBucket, Count: 3, Per: 1_000_000, Burst: 10}
 	state, _, err := rule.Next(nil, 1_790_000_000_000_000, 4, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(state.Packed), "1:1790000000000000:1333333:1:3:1000000"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	const was = "1:1790000000000000:1333333:1:3:1000000"
+	if got, want := string(state.Packed), "3\x00\x80\x97\x68\xfb\x6f\x19\x43\x00\x00\x00\x00\x55\x58\x34\x41\x01\x00\x00\x003:1000000"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	} else if now, _, err := rule.unpack(state.Packed); err != nil || !bytes.Equal(rule.pack(now), state.Packed) {
+		t.Errorf("%q does not survive: %+v, %v", got, now, err)
+	} else if before, _, err := rule.unpack([]byte(was)); err != nil || before != now {
+		t.Errorf("%q is %+v, %v, want %+v", was, before, err, now)
 	}
 	if want := int64(1_790_000_001_333_334); state.Full != want {
 		t.Errorf("full at %d, want %d", state.Full, want)
@@ -241,6 +256,12 @@ func TestPackedForm(t *testing.T) {
 		"1:1790000000000000:1333333:1:0:1000000", "1:1790000000000000:1333333:1:3:0", "1:::::",
 		"1790000000000000:1333333:1:3:1000000", "11:1:1:3:1000000", "1:1::1:3:1000000", "1:1:1:1:3:1000000:",
 		"1:1790000000000000:9999999999999999:1:3:1000000", "1:1:1:1:3:99999999999999", "1:1:1:1:1000000001:1000",
+		"3", debtOf(1.79e15, 1333333, 1, ""), debtOf(1.79e15, 1333333, 1, "3"), debtOf(1.79e15, 1333333, 1, ":1000000"),
+		debtOf(1.79e15, 1333333, 1, "3:1000000:"), debtOf(1.79e15, 1333333, 1, "0:1000000"), debtOf(1.79e15, 1333333, 1, "3:0"),
+		debtOf(1.79e15, 1333333, 3, "3:1000000"), debtOf(1.79e15, 3.2e15, 1, "3:1000000"), debtOf(1.79e15, 0.5, 1, "3:1000000"),
+		debtOf(1.79e15, -1, 1, "3:1000000"), debtOf(1.79e15, math.NaN(), 1, "3:1000000"), debtOf(1.79e15, math.Inf(1), 1, "3:1000000"),
+		debtOf(0.5, 1333333, 1, "3:1000000"), debtOf(-1, 1333333, 1, "3:1000000"), debtOf(1<<53, 1333333, 1, "3:1000000"),
+		debtOf(math.NaN(), 1333333, 1, "3:1000000"), debtOf(1e300, 1333333, 1, "3:1000000"), "1" + debtOf(1.79e15, 1333333, 1, "3:1000000")[1:],
 	} {
 		if _, _, err := rule.Next([]byte(wrong), 0, 1, ""); err == nil {
 			t.Errorf("%q is accepted", wrong)
@@ -279,6 +300,7 @@ func TestNextKnowsItsAlgorithms(t *testing.T) {
 
 func FuzzNext(f *testing.F) {
 	f.Add([]byte("1:1790000000000000:1333333:1:3:1000000"), int64(3), int64(1_000_000), int64(10), int64(1_790_000_000_000_000), int64(1))
+	f.Add([]byte(debtOf(1.79e15, 1333333, 1, "3:1000000")), int64(3), int64(1_000_000), int64(10), int64(1_790_000_000_000_000), int64(1))
 	f.Add([]byte("1:0:3162240000000000:999999999:1000000000:1000"), int64(1), int64(31_536_000_000_000), int64(100), int64(0), int64(100))
 	f.Fuzz(func(t *testing.T, packed []byte, count, per, burst, now, cost int64) {
 		limit := Limit{Name: "l", Key: []string{"k"}, Algorithm: TokenBucket, Numbers: Numbers{Rate: Rate{count, time.Duration(per) * time.Microsecond}, Burst: burst}}
@@ -306,6 +328,46 @@ func FuzzNext(f *testing.F) {
 		}
 		if _, retry, err := rule.Next(packed, now+v.Wait.Microseconds(), cost, ""); err != nil || retry.Wait != 0 {
 			t.Fatalf("after the wait of %v: %+v, %v", v.Wait, retry, err)
+		}
+	})
+}
+
+// Whether or not anybody asks what to store, the outcome is the same.
+func TestOutcomeIsThatOfDecide(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		take, most := Take{Now: 2_000_000_000_000_000}, int64(3)
+		for i := range rapid.IntRange(1, 3).Draw(r, "buckets") {
+			rule := genRule(r)
+			rule.Algorithm = rapid.SampledFrom(algorithms[:]).Draw(r, "algorithm")
+			rule.Burst = min(rule.Burst, MaxEntries)
+			if !rule.Algorithm.refills() {
+				rule.Count = rule.Burst // as it is compiled
+			}
+			most = min(most, rule.Burst)
+			take.Buckets = append(take.Buckets, Bucket{Key: string(rune('a' + i)), Rule: rule})
+		}
+		stored := Stored{Packed: make([][]byte, len(take.Buckets))}
+		for range rapid.IntRange(1, 10).Draw(r, "takes") {
+			take.Now += rapid.Int64Range(0, 2_000_000).Draw(r, "pause")
+			take.Cost, take.SlotID = rapid.Int64Range(1, most).Draw(r, "cost"), rapid.StringMatching(`[a-c]`).Draw(r, "slot")
+			take.Peek, take.Pending = rapid.Bool().Draw(r, "peek"), rapid.Bool().Draw(r, "pending")
+			take.Record = rapid.SampledFrom([]string{"", "r"}).Draw(r, "record")
+			next, want, err := take.Decide(stored)
+			if err != nil {
+				r.Fatal(err)
+			}
+			told, err := take.Outcome(stored)
+			if err != nil || !reflect.DeepEqual(told, want) {
+				r.Fatalf("told %+v, %v, decided %+v", told, err, want)
+			}
+			for i, state := range next.States {
+				if state.Packed != nil {
+					stored.Packed[i] = state.Packed
+				}
+			}
+			if next.Record.Packed != nil {
+				stored.Record = next.Record.Packed
+			}
 		}
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func load(env map[string]string, args ...string) (config, error) {
@@ -83,6 +85,28 @@ func TestRedisAddresses(t *testing.T) {
 		c, err := redisClient(config{redisURL: step.url})
 		if err != nil || fmt.Sprintf("%T", c) != step.kind {
 			t.Errorf("%s: %T, %v; want %s", step.url, c, err, step.kind)
+		}
+	}
+}
+
+// A cluster's client has connections for many calls at a time, and follows what has moved at
+// once, or as its address says.
+func TestClusterConnections(t *testing.T) {
+	for url, want := range map[string]struct {
+		connections int
+		backoff     time.Duration
+	}{
+		"redis://h:1?addr=h:2":                       {clusterPool, 0},
+		"redis://h:1?addr=h:2&pool_size=7":           {7, 0},
+		"redis://h:1?addr=h:2&min_retry_backoff=3ms": {clusterPool, 3 * time.Millisecond},
+		"redis://h:1?addr=h:2&min_retry_backoff=0":   {clusterPool, 0},
+	} {
+		c, err := redisClient(config{redisURL: url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.(*redis.ClusterClient).Options(); got.PoolSize != want.connections || got.MinRetryBackoff != want.backoff {
+			t.Errorf("%s: %d connections, a backoff of %v, want %+v", url, got.PoolSize, got.MinRetryBackoff, want)
 		}
 	}
 }

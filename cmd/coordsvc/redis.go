@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,14 @@ func setRedisBudget(c *config, v string) error {
 const (
 	redisTimeout = 100 * time.Millisecond
 	redisReload  = time.Second // of a cluster's layout: with the default, a minute, a dead master is dialled for as long
+	// clusterPool is to how many connections a node of a Cluster may have. What goes by no
+	// pipeline, as a check with a request id, has one to itself; with the default, 5 for
+	// each CPU, a hot key's callers wait for one beyond their budget, and Redis is given up.
+	clusterPool = 128
+	// noBackoff sends what a Cluster has moved after it at once. The client's own, 10 to 30 ms
+	// where anything in a pipeline has moved, keeps all who ask that master beyond their budget
+	// as long as one slot is on its way.
+	noBackoff = -1
 )
 
 // redisClient makes a client that dials at its first use.
@@ -82,6 +91,7 @@ func redisClient(c config) (redis.UniversalClient, error) {
 			return nil, err
 		}
 		o.MaxRetries, o.DialerRetries, o.ClusterStateReloadInterval = -1, 1, redisReload
+		o.PoolSize, o.MinRetryBackoff = cmp.Or(o.PoolSize, clusterPool), cmp.Or(o.MinRetryBackoff, noBackoff)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 		o.Dialer = redislimit.Dialer(&redis.Options{DialTimeout: timeout, TLSConfig: o.TLSConfig})
 		return redis.NewClusterClient(o), nil

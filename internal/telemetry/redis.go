@@ -66,8 +66,12 @@ func firstKey(cmd redis.Cmder) string {
 		at = 3
 	}
 	if args := cmd.Args(); at < len(args) {
-		key, _ := args[at].(string)
-		return key
+		switch key := args[at].(type) {
+		case string:
+			return key
+		case *string:
+			return *key
+		}
 	}
 	return ""
 }

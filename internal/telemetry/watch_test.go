@@ -105,6 +105,7 @@ func TestRedisIsWatched(t *testing.T) {
 	bucket := keytype.RateBucket.Tagged(prefix, "tag", keytype.RateBucket.Key("tenant-a", "p", "l", "c", "d"))
 	client.Eval(ctx, "return 1", []string{bucket})
 	client.EvalSha(ctx, "no such script", []string{bucket})
+	client.Do(ctx, "evalsha", "no such script", 1, &bucket)
 	client.Get(ctx, keytype.StoreMarker.CacheKey(prefix))
 	client.EvalRO(ctx, "return 1", []string{keytype.UserEpoch.CacheKey(prefix, "tag"), keytype.Session.CacheKey(prefix, "tag", "id-a")})
 	client.Incr(ctx, "foreign")
@@ -120,7 +121,7 @@ func TestRedisIsWatched(t *testing.T) {
 	server.Resume(t)
 	expectLines(t, m, []string{
 		`coordsvc_store_tries_total{operation="eval",outcome="ok",store="redis",type="rate_bucket"} 1`,
-		`coordsvc_store_tries_total{operation="evalsha",outcome="ok",store="redis",type="rate_bucket"} 1`,
+		`coordsvc_store_tries_total{operation="evalsha",outcome="ok",store="redis",type="rate_bucket"} 2`,
 		`coordsvc_store_tries_total{operation="get",outcome="ok",store="redis",type="store_marker"} 1`,
 		`coordsvc_store_tries_total{operation="eval_ro",outcome="ok",store="redis",type="user_epoch"} 1`,
 		`coordsvc_store_tries_total{operation="get",outcome="ok",store="redis",type="session"} 1`,

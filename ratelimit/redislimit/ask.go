@@ -5,7 +5,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/coordsvc/coordsvc/internal/redisonce"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
 
@@ -14,7 +13,7 @@ var decideHash any = decideScript.Hash()
 
 // Ask implements ratelimit.Asker for a Take that is one call of the script, as most are.
 func (s *Store) Ask(ctx context.Context, t ratelimit.Take) ratelimit.Asked {
-	if s.convoy == nil || t.Peek || t.Repeat || t.Bind.Key != "" || len(t.Buckets) == 0 {
+	if t.Peek || t.Repeat || t.Bind.Key != "" || len(t.Buckets) == 0 {
 		return nil
 	}
 	for _, b := range t.Buckets[1:] {
@@ -22,24 +21,32 @@ func (s *Store) Ask(ctx context.Context, t ratelimit.Take) ratelimit.Asked {
 			return nil
 		}
 	}
+	convoy := s.convoyOf(ctx, t.Buckets[0])
+	if convoy == nil {
+		return nil
+	}
 	a := &asked{take: t, store: s, nth: 1, count: 1}
 	a.leader = a
 	combines := s.combines(&t)
-	if combines && s.convoy.join(a) {
+	if combines && convoy.join(a) {
 		return a
 	}
-	c := taking(&a.take)
-	words := append(make([]any, 0, 4+headArgs+(1+bucketArgs)*len(t.Buckets)), "evalsha", decideHash, 0)
-	for key := range s.keys(c) {
-		words = append(words, key)
+	c := asking(&a.take)
+	keys := s.keys(c)
+	words := append(make([]any, 0, 3+headArgs+(1+bucketArgs)*len(keys)), "evalsha", decideHash, len(keys))
+	for i := range keys {
+		if s.convoys != nil { // whose client looks for the slot in it
+			words = append(words, keys[i])
+		} else {
+			words = append(words, &keys[i]) // which needs no room of its own
+		}
 	}
-	words[2] = len(words) - 3
-	a.cmd = redis.NewCmd(ctx, s.appendArgs(words, c)...)
-	a.passenger = passenger{Cmder: redisonce.Command{Cmd: a.cmd}, ctx: ctx, landed: make(chan struct{})}
+	a.send(ctx, s.appendArgs(words, c))
+	a.ctx, a.landed = ctx, make(chan struct{})
 	if combines {
 		a.leads = a
 	}
-	s.convoy.board(&a.passenger) //nolint:contextcheck // what is sent is that of many callers
+	convoy.board(&a.passenger) //nolint:contextcheck // what is sent is that of many callers
 	return a
 }
 
@@ -47,11 +54,32 @@ func (s *Store) Ask(ctx context.Context, t ratelimit.Take) ratelimit.Asked {
 type asked struct {
 	passenger
 	take   ratelimit.Take
-	cmd    *redis.Cmd // of a leader
+	cmd    *redis.StringSliceCmd // of a leader
 	store  *Store
 	leader *asked // whose command decides on it, often its own
 	nth    int64  // of those that the leader decides on
 	count  int64  // of a leader: how many these are; guarded by the convoy's mu until it is sent
+}
+
+// send makes the command of a leader. It reads every value as a text, and makes fewer objects
+// for that than one that reads anything.
+func (a *asked) send(ctx context.Context, words []any) {
+	a.cmd = redis.NewStringSliceCmd(ctx, words...)
+	a.Cmder = once{a.cmd}
+}
+
+// once is not sent again by the client, as a redisonce.Command.
+type once struct{ *redis.StringSliceCmd }
+
+// NoRetry is part of redis.Cmder.
+func (once) NoRetry() bool { return true }
+
+// Clone is part of redis.Cmder.
+func (c once) Clone() redis.Cmder {
+	if cmd, ok := c.StringSliceCmd.Clone().(*redis.StringSliceCmd); ok {
+		return once{cmd}
+	}
+	return c
 }
 
 // Done implements ratelimit.Asked.
@@ -60,11 +88,14 @@ func (a *asked) Done() <-chan struct{} { return a.landed }
 // Result implements ratelimit.Asked. Where the server did not know the script, or it saw
 // something unusual, nothing was done.
 func (a *asked) Result() (ratelimit.Outcome, error) {
-	cmd := a.leader.cmd
-	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
-		return ratelimit.Outcome{}, ratelimit.ErrUndecided
+	reply, err := a.leader.cmd.Result()
+	if err != nil {
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			return ratelimit.Outcome{}, ratelimit.ErrUndecided
+		}
+		return ratelimit.Outcome{}, a.store.faultAt(a.leader.ctx, a.store.key(a.take.Buckets[0]), "decide", err)
 	}
-	seen, err := sighted(cmd, len(a.take.Buckets))
+	seen, err := sighted(reply, len(a.take.Buckets))
 	if err != nil {
 		return ratelimit.Outcome{}, err
 	}
@@ -75,7 +106,13 @@ func (a *asked) Result() (ratelimit.Outcome, error) {
 	if !ok {
 		return ratelimit.Outcome{}, ratelimit.ErrUndecided
 	}
-	done, _, err := taking(&take).settle(seen)
+	c := asking(&take)
+	c.decide = func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+		take.Now = now
+		out, err := take.Outcome(stored) // what to store, the script has stored
+		return ratelimit.Next{}, out, err
+	}
+	done, _, err := c.settle(seen)
 	done.Source = Redis
 	return done.Outcome, err
 }

@@ -2,6 +2,7 @@ package redislimit_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,27 @@ func BenchmarkTake(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(32)
 			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := guard.Take(b.Context(), take); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+		b.Run(fmt.Sprintf("buckets %d of each caller", buckets), func(b *testing.B) {
+			store := redislimit.New(client, redislimit.Options{Prefix: engine.FreshPrefix(), Secret: make([]byte, 16)})
+			guard := ratelimit.NewGuard(store, ratelimit.GuardOptions{Budget: time.Minute})
+			b.Cleanup(func() { _ = guard.Close() })
+			var callers atomic.Int64
+			b.ReportAllocs()
+			b.SetParallelism(32)
+			b.RunParallel(func(pb *testing.PB) {
+				take := ratelimit.Take{Cost: 1}
+				caller := callers.Add(1)
+				for i := range buckets {
+					take.Buckets = append(take.Buckets, bucketOf(fmt.Sprint(caller, i), 1_000_000, time.Second, 1_000_000))
+				}
 				for pb.Next() {
 					if _, err := guard.Take(b.Context(), take); err != nil {
 						b.Error(err)

@@ -38,7 +38,7 @@ func (s *Store) bind(ctx context.Context, b ratelimit.Bind, now int64, buckets i
 	is, err := bindScript.Run(ctx, s.scripts, []string{key}, content, number(now), memory).Int()
 	switch {
 	case err != nil:
-		return ratelimit.Outcome{}, fault("bind", err)
+		return ratelimit.Outcome{}, s.faultAt(ctx, key, "bind", err)
 	case is < 0:
 		return ratelimit.Outcome{}, &ratelimit.FaultError{Reason: "corrupt", OfKey: true, Err: fmt.Errorf("redis bind: %w: %w", keytype.ErrUnavailable, errBound)}
 	case is == 0:

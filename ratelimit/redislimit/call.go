@@ -3,8 +3,8 @@ package redislimit
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
@@ -44,12 +44,17 @@ var errContended = &ratelimit.FaultError{
 }
 
 func (s *Store) run(ctx context.Context, c call) (answer, error) {
-	keys, args := slices.Collect(s.keys(c)), s.appendArgs(nil, c)
+	keys, args := s.keys(c), s.appendArgs(nil, c)
 	for range attempts {
-		seen, err := sighted(decideScript.Run(ctx, s.scripts, keys, args...), len(c.buckets))
+		reply, err := texts(decideScript.Run(ctx, s.scripts, keys, args...).Slice())
+		if err != nil {
+			return answer{}, s.faultAt(ctx, keys[0], "decide", err)
+		}
+		seen, err := sighted(reply, len(c.buckets))
 		if err != nil {
 			return answer{}, err
 		}
+		s.convoys.answered()
 		done, next, err := c.settle(seen)
 		if err != nil || seen.status != unusual {
 			return done, err
@@ -87,33 +92,47 @@ type sight struct {
 	stored      ratelimit.Stored
 }
 
-// sighted reads the answer of decide.lua.
-func sighted(cmd *redis.Cmd, buckets int) (sight, error) {
-	reply, err := cmd.Slice()
-	if err != nil {
-		return sight{}, fault("decide", err)
+// texts are the values of an answer as a command has it that reads nothing but texts.
+func texts(reply []any, err error) ([]string, error) {
+	all := make([]string, len(reply))
+	for i, v := range reply {
+		switch v := v.(type) {
+		case string:
+			all[i] = v
+		case int64:
+			all[i] = number(v)
+		}
 	}
+	return all, err
+}
+
+// sighted reads the answer of decide.lua.
+func sighted(reply []string, buckets int) (sight, error) {
 	if len(reply) != 3+buckets {
 		return sight{}, fmt.Errorf("redis decide: %d values for %d buckets: %w", len(reply), buckets, keytype.ErrOutcomeUnknown)
 	}
-	seen := sight{stored: ratelimit.Stored{Record: packed(reply[2]), Packed: make([][]byte, buckets)}}
-	seen.status, _ = reply[0].(int64)
-	if seen.now, _ = reply[1].(int64); seen.now == 0 {
+	seen := sight{stored: ratelimit.Stored{Packed: make([][]byte, buckets)}}
+	seen.status, _ = strconv.ParseInt(reply[0], 10, 64)
+	if seen.now, _ = strconv.ParseInt(reply[1], 10, 64); seen.now == 0 {
 		return sight{}, fmt.Errorf("redis decide: no instant: %w", keytype.ErrOutcomeUnknown)
 	}
+	size := 0
+	for _, state := range reply[2:] {
+		size += len(state)
+	}
+	room := make([]byte, 0, size) // in one piece
+	packed := func(state string) []byte {
+		if state == "" { // it is not there
+			return nil
+		}
+		room = append(room, state...)
+		return slices.Clip(room[len(room)-len(state):])
+	}
+	seen.stored.Record = packed(reply[2])
 	for i := range buckets {
 		seen.stored.Packed[i] = packed(reply[3+i])
 	}
 	return seen, nil
-}
-
-// packed is nil for what is not there.
-func packed(value any) []byte {
-	text, _ := value.(string)
-	if text == "" {
-		return nil
-	}
-	return []byte(text)
 }
 
 // swap keeps what the transition decided, if nothing has changed since it was seen.
@@ -138,23 +157,9 @@ func (s *Store) swap(ctx context.Context, c call, keys []string, seen sight, nex
 	}
 	swapped, err := swapScript.Run(ctx, s.scripts, keys, args...).Int()
 	if err != nil {
-		return false, fault("swap", err)
+		return false, s.faultAt(ctx, keys[0], "swap", err)
 	}
 	return swapped == 1, nil
-}
-
-// keys are those of the script, in its order.
-func (s *Store) keys(c call) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, b := range c.buckets {
-			if !yield(s.key(b)) {
-				return
-			}
-		}
-		if c.record != "" {
-			yield(s.named(keytype.ChargeRequest, c.buckets[0].Tag, c.record))
-		}
-	}
 }
 
 var _ client = redis.UniversalClient(nil)

@@ -3,7 +3,10 @@ package redislimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,7 +26,7 @@ const soon = 500 * time.Millisecond
 func dialCluster(t *testing.T, addrs []string, timeout time.Duration) *redis.ClusterClient {
 	t.Helper()
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: addrs, MaxRetries: -1, DialerRetries: 1, ClusterStateReloadInterval: time.Second,
+		Addrs: addrs, MaxRetries: -1, MinRetryBackoff: -1, DialerRetries: 1, ClusterStateReloadInterval: time.Second,
 		DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: 5 * time.Second,
 		Dialer: redislimit.Dialer(&redis.Options{DialTimeout: timeout}),
 	})
@@ -39,6 +42,16 @@ func TestR47Cluster(t *testing.T) {
 	t.Run("refused at once", func(t *testing.T) { refusedAtOnce(t, dialCluster(t, cluster.Addrs, soon), 50) })
 	t.Run("goes back", func(t *testing.T) { raceOverSlots(t, dialCluster(t, cluster.Addrs, soon), 5) })
 	t.Run("a slot moves", func(t *testing.T) { slotMoves(t, dialCluster(t, cluster.Addrs, soon)) })
+	t.Run("go together", func(t *testing.T) { goTogether(t, dialCluster(t, cluster.Addrs, patience)) })
+	t.Run("some masters fail", func(t *testing.T) { someFail(t, dialCluster(t, cluster.Addrs, patience)) })
+	t.Run("R45 charged once", func(t *testing.T) {
+		client := dialCluster(t, cluster.Addrs, patience)
+		master, err := client.MasterForKey(t.Context(), redislimit.NameOf(bucketOf("", 1, time.Hour, 1), redislimit.Options{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chargedOnce(t, client, dial(t, master.Options().Addr))
+	})
 	if depth, _ := os.LookupEnv("COORD_TEST_DEPTH"); depth == "proof" { // it takes the others seconds to take over
 		t.Run("a master dies", func(t *testing.T) { masterDies(t, cluster, dialCluster(t, cluster.Addrs, soon)) })
 	}
@@ -98,10 +111,27 @@ func limitsApart(t *testing.T, client *redis.ClusterClient) {
 	}
 }
 
-// The client follows to where a slot has gone, and to where it is just going.
+// The client follows to where a slot has gone, and to where it is just going, also with
+// what it sends together.
 func slotMoves(t *testing.T, client *redis.ClusterClient) {
 	store := redislimit.New(client, redislimit.Options{})
+	guard := ratelimit.NewGuard(store, ratelimit.GuardOptions{Budget: patience})
+	t.Cleanup(func() { _ = guard.Close() })
 	charge := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("moves", 1, 24*time.Hour, 10)}, Cost: 1}
+	if err := store.Probe(t.Context()); err != nil { // it knows the layout from here on
+		t.Fatal(err)
+	}
+	p := &pipelines{}
+	client.AddHook(p)
+	both := func(why string, left int64) {
+		t.Helper()
+		if out := take(t, store, charge); out.Verdicts[0].Remaining != left {
+			t.Errorf("%s: got %+v", why, out)
+		}
+		if out := take(t, guard, charge); out.Verdicts[0].Remaining != left-1 {
+			t.Errorf("%s, together: got %+v", why, out)
+		}
+	}
 	key := charge.Buckets[0].Type().Tagged("", "tag", "moves")
 	slot := client.ClusterKeySlot(t.Context(), key).Val()
 	from, err := client.MasterForKey(t.Context(), key)
@@ -127,15 +157,198 @@ func slotMoves(t *testing.T, client *redis.ClusterClient) {
 		}
 	}
 	id := func(node *redis.Client) string { return node.Do(t.Context(), "CLUSTER", "MYID").Val().(string) }
+	beside := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("moves", 1, 24*time.Hour, 10), bucketOf("moves too", 1, 24*time.Hour, 10)}, Cost: 1}
+	stays := beside.Buckets[1].Type().Tagged("", "tag", "moves too")
+	if err := from.Set(t.Context(), stays, "x", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
 	set(to, "IMPORTING", id(from))
 	set(from, "MIGRATING", id(to))
-	if out := take(t, store, charge); out.Verdicts[0].Remaining != 9 {
-		t.Errorf("ASK: got %+v", out)
+	both("ASK", 9)
+	for range 25 { // that many would open the breaker
+		_, err := guard.Take(t.Context(), beside)
+		if e, ok := errors.AsType[*ratelimit.FaultError](err); !ok || e.Reason != "tryagain" {
+			t.Errorf("one of two keys has moved: got %v", err)
+		}
+	}
+	if err := from.Del(t.Context(), stays).Err(); err != nil {
+		t.Fatal(err)
 	}
 	set(to, "NODE", id(to))
 	set(from, "NODE", id(to))
-	if out := take(t, store, charge); out.Verdicts[0].Remaining != 8 {
-		t.Errorf("MOVED: got %+v", out)
+	both("MOVED", 7)
+	if len(p.sizes) != 2+25 {
+		t.Errorf("pipelines of %v", p.sizes)
+	}
+}
+
+// Who asks the same master at the same time is sent together; nobody waits for another one.
+func goTogether(t *testing.T, client *redis.ClusterClient) {
+	store := redislimit.New(client, redislimit.Options{})
+	guard := ratelimit.NewGuard(store, ratelimit.GuardOptions{Budget: patience})
+	t.Cleanup(func() { _ = guard.Close() })
+	p := &pipelines{}
+	client.AddHook(p)
+	charge := func(b ratelimit.Bucket) ratelimit.Take {
+		return ratelimit.Take{Buckets: []ratelimit.Bucket{b}, Cost: 1}
+	}
+	byMaster := map[string][]ratelimit.Bucket{}
+	for i := range 60 {
+		b := bucketOf(fmt.Sprint("together ", i), 1, 24*time.Hour, 10)
+		b.Tag = b.Key
+		if out := take(t, guard, charge(b)); out.Verdicts[0].Remaining != 9 { // the first without knowing the layout
+			t.Fatalf("got %+v", out)
+		}
+		master, err := client.MasterForKey(t.Context(), redislimit.NameOf(b, redislimit.Options{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := master.Options().Addr
+		byMaster[addr] = append(byMaster[addr], b)
+	}
+	if len(byMaster) != 3 || len(p.sizes) != 59 {
+		t.Fatalf("%d masters, pipelines of %v", len(byMaster), p.sizes)
+	}
+	mine, others := []ratelimit.Bucket(nil), []ratelimit.Bucket(nil)
+	for _, buckets := range byMaster {
+		if mine == nil {
+			mine = buckets
+		} else {
+			others = append(others, buckets...)
+		}
+	}
+	held, let := p.stall()
+	var all sync.WaitGroup
+	ask := func(b ratelimit.Bucket, left int64) {
+		all.Go(func() {
+			out, err := guard.Take(t.Context(), charge(b))
+			if err != nil || !out.Allowed || left >= 0 && out.Verdicts[0].Remaining != left {
+				t.Errorf("%s: got %+v, %v", b.Key, out, err)
+			}
+		})
+	}
+	ask(mine[0], 8)
+	<-held
+	for range 5 {
+		ask(mine[1], -1) // which go as one
+	}
+	for _, b := range mine[2:] {
+		ask(b, 8)
+	}
+	waiting := len(mine) - 1
+	for begun := time.Now(); redislimit.Waiting(store) < waiting; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > patience {
+			t.Fatalf("%d of %d wait", redislimit.Waiting(store), waiting)
+		}
+	}
+	for _, b := range others {
+		if out := take(t, guard, charge(b)); out.Verdicts[0].Remaining != 8 {
+			t.Errorf("%s: got %+v", b.Key, out)
+		}
+	}
+	close(let)
+	all.Wait()
+	if out := take(t, guard, charge(mine[1])); out.Verdicts[0].Remaining != 3 {
+		t.Errorf("after six: got %+v", out)
+	}
+	if p.sizes[0] != 1 || slices.Max(p.sizes) != waiting {
+		t.Errorf("pipelines of %v, want one of %d", p.sizes, waiting)
+	}
+}
+
+// A failing hook loses the answers of some masters.
+type failing struct {
+	of     func(cmd redis.Cmder) string // master
+	failed map[string]bool
+}
+
+func (*failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if f.failed[f.of(cmd)] {
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if f.failed[f.of(cmds[0])] {
+			for _, cmd := range cmds {
+				cmd.SetErr(io.ErrUnexpectedEOF)
+			}
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// One master that fails is no reason not to ask the others, however often it does in a row;
+// two of three are.
+func someFail(t *testing.T, client *redis.ClusterClient) {
+	store := redislimit.New(client, redislimit.Options{})
+	if err := store.Probe(t.Context()); err != nil { // it knows the layout from here on
+		t.Fatal(err)
+	}
+	masterOf := func(key string) string {
+		master, err := client.MasterForKey(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return master.Options().Addr
+	}
+	buckets := map[string]ratelimit.Bucket{}
+	var masters []string
+	for i := 0; len(buckets) < 3; i++ {
+		b := bucketOf(fmt.Sprint("fails ", i), 1, 24*time.Hour, 100)
+		b.Tag = b.Key
+		if addr := masterOf(redislimit.NameOf(b, redislimit.Options{})); buckets[addr].Key == "" {
+			buckets[addr], masters = b, append(masters, addr)
+		}
+	}
+	f := &failing{of: func(cmd redis.Cmder) string {
+		if args := cmd.Args(); len(args) > 3 {
+			return masterOf(args[3].(string))
+		}
+		return ""
+	}, failed: map[string]bool{}}
+	client.AddHook(f)
+	for how, ask := range map[string]func(*ratelimit.Guard, ratelimit.Bucket) error{
+		"together": func(g *ratelimit.Guard, b ratelimit.Bucket) error {
+			_, err := g.Take(t.Context(), ratelimit.Take{Buckets: []ratelimit.Bucket{b}, Cost: 1})
+			return err
+		},
+		"alone": func(g *ratelimit.Guard, b ratelimit.Bucket) error {
+			_, err := g.Give(t.Context(), ratelimit.Give{Buckets: []ratelimit.Bucket{b}, Cost: 1})
+			return err
+		},
+	} {
+		guard := ratelimit.NewGuard(store, ratelimit.GuardOptions{Budget: patience})
+		t.Cleanup(func() { _ = guard.Close() })
+		reason := func(addr string) string {
+			err := ask(guard, buckets[addr])
+			if e, ok := errors.AsType[*ratelimit.FaultError](err); ok {
+				return e.Reason
+			}
+			return fmt.Sprint(err)
+		}
+		f.failed = map[string]bool{masters[0]: true}
+		for range 5 {
+			if got := reason(masters[0]); got != "connection_lost" {
+				t.Errorf("%s: one master fails: got %s", how, got)
+			}
+		}
+		f.failed[masters[1]] = true
+		for _, addr := range []string{masters[1], masters[0]} {
+			if got := reason(addr); got != "connection_lost" {
+				t.Errorf("%s: two masters fail: got %s", how, got)
+			}
+		}
+		if got := reason(masters[2]); got != ratelimit.ReasonBreakerOpen {
+			t.Errorf("%s: two masters failed in turns: got %s", how, got)
+		}
 	}
 }
 

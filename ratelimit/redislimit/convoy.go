@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -12,16 +13,54 @@ import (
 // one is on its way the next one fills. What a caller waits for is at most that which is
 // under way, and its own.
 //
-// It is for a client of one node, whose pipeline is written and read once: with its
-// retries off nothing is sent again. A Cluster's client repeats what it got no answer to
-// also in pipelines, so that there every script goes by itself.
+// With its retries off the client of one node writes and reads a pipeline once, and a
+// Cluster's sends none again that has a command without retries, but for what has moved.
 type convoy struct {
-	*redis.Client
+	pipelined
+	master error // what failures share of the master that it goes to, of a Cluster
 
 	mu       sync.Mutex
 	waiting  []*passenger    // guarded by mu
 	leaders  map[like]*asked // of those that wait, by their first bucket: what others may join; guarded by mu
 	underway bool            // guarded by mu: a goroutine sends what waits
+}
+
+// pipelined is a client that has pipelines.
+type pipelined interface {
+	client
+	Pipeline() redis.Pipeliner
+}
+
+// Convoys are those of a Cluster, by the address of a master: no master is waited for
+// because of another one.
+type convoys struct {
+	*redis.ClusterClient
+	known  atomic.Bool // the client knows the layout, and so tells a key's master without asking
+	byAddr sync.Map    // of *convoy
+}
+
+// of is the convoy to the key's master, nil where that is not known.
+func (c *convoys) of(ctx context.Context, key string) *convoy {
+	if !c.known.Load() {
+		return nil
+	}
+	master, err := c.MasterForKey(ctx, key)
+	if err != nil {
+		return nil
+	}
+	addr := master.Options().Addr
+	found, ok := c.byAddr.Load(addr)
+	if !ok {
+		found, _ = c.byAddr.LoadOrStore(addr, &convoy{pipelined: c.ClusterClient, master: &masterError{addr}})
+	}
+	return found.(*convoy) //nolint:forcetypeassert // nothing else is kept there
+}
+
+// answered says that the Cluster's client got an answer, for which it needs the layout.
+func (c *convoys) answered() {
+	if c != nil && !c.known.Load() {
+		c.known.Store(true)
+	}
 }
 
 // A passenger is a command, who sent it, and where to tell that its answer is there.
@@ -108,3 +147,8 @@ func answered(err error) bool {
 type togetherError struct{ error }
 
 func (e *togetherError) Unwrap() error { return e.error }
+
+// A masterError stands for all failures of a master.
+type masterError struct{ addr string }
+
+func (e *masterError) Error() string { return "of " + e.addr }

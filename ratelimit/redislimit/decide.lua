@@ -8,8 +8,9 @@
 -- ARGV  1 take | hold (take, pending) | peek | give | settled, undone (end what is pending)
 --       2 the instant in µs, 0 = now
 --       then for each bucket, numbers as decimal integers below 2^53:
---       debt | fixed | counter | log | slots | leaky, Count:Per, the capacity and the cost
---       in units, or of debt and leaky in the µs in which they come back, and what these have
+--       Count:Per, and the capacity and the cost in units, or of debt and leaky in the µs
+--       in which they come back. Where that is not all that there is for any bucket, nor behind
+--       them, also debt | fixed | counter | log | slots | leaky, and what debt and leaky have
 --       besides in 1/Count µs as rest:rest, "" where neither has
 --       then all three or none:
 --       the instant of the charge that goes back or ends, 0 = unknown
@@ -20,12 +21,15 @@
 --       2 = done by an earlier request, or nothing to end
 --
 -- What most calls need makes no function and few strings: each that a call makes is a
--- part of what it costs. There + 0 makes a number of digits, without a call of tonumber.
+-- part of what it costs. There + 0 makes a number of digits, without a call of tonumber, and
+-- a debt is kept in the form that these are computed in: '3', seen and us as doubles and
+-- rest in 32 bits, little-endian, and Count:Per.
 local ARGV, KEYS, call = ARGV, KEYS, redis.call
 local op, now, extra = ARGV[1], tonumber(ARGV[2]), 0
-local n = math.floor((#ARGV - 2) / 5)
+local n, width = #KEYS, 3 -- of a bucket's arguments
+if #ARGV ~= 3 * n + 2 then n, width = math.floor((#ARGV - 2) / 5), 5 end
 local charged, slot, memory = 0, '', nil
-if #ARGV > 5 * n + 2 then
+if #ARGV > width * n + 2 then
   charged, slot, memory = tonumber(ARGV[5 * n + 3]), ARGV[5 * n + 4], tonumber(ARGV[5 * n + 5])
 end
 local ending = op == 'settled' or op == 'undone'
@@ -70,20 +74,20 @@ local function rare(op, now, charged, slot, giving, ending)
     return us, rest
   end
 
-  -- Of a debt with something pending: what is pending in the age of seen is [1], and in the
-  -- one before [2].
+  -- Of a debt with something pending, nil for what is none: what is pending in the age of
+  -- seen is [1], and in the one before [2].
   function own.read(state)
     local held, heldrest = {}, {}
     local seen, us, rest, counted
     seen, us, rest, counted, held[1], heldrest[1], held[2], heldrest[2] =
       string.match(state, '^2:(%d+):(%d+):(%d+):(%d+:%d+):(%d+):(%d+):(%d+):(%d+)$')
-    if not seen then return nil end
+    if not seen or #seen > 16 or #us > 16 or #rest > 16 then return nil end
     local count = tonumber(string.match(counted, '%d+'))
     for i = 1, 2 do
       held[i], heldrest[i] = num(held[i], 0, 36600 * 86400000000), num(heldrest[i], 0, count - 1)
     end
     held.rest = heldrest
-    return seen, us, rest, counted, held
+    return tonumber(seen), tonumber(us), tonumber(rest), counted, held
   end
   function own.ended(seen) return now > seen and math.floor(now / age) ~= math.floor(seen / age) end
   function own.owed(us, rest, held, count)
@@ -276,7 +280,7 @@ if record then
   end
   -- A slot that is released or expired makes the request a new one.
   for i = 1, giving and 0 or n do
-    if repeated and ARGV[5 * i - 2] == 'slots' then
+    if repeated and ARGV[5 * i + 1] == 'slots' then
       repeated = false
       for expires, holder in string.gmatch(answer[3 + i] or '', ':(%d+):%d+:([^:]+)') do
         if ':' .. holder == id and others.num(expires) > now then repeated = true end
@@ -294,9 +298,9 @@ local keeps = { nil, nil, nil, nil, nil, nil, nil, nil }
 local passes, turn = true, now
 answer[1] = -1 -- until it is decided
 for i = 1, n do
-  local a, state, full = 5 * i - 2, answer[3 + i], nil
-  local kind, text, rests = ARGV[a], ARGV[a + 1], ARGV[a + 4]
-  local cap, cost = ARGV[a + 2] + 0, ARGV[a + 3] + 0
+  local a, state, full = width * (i - 1) + 3, answer[3 + i], nil
+  local text, cap, cost, kind, rests = ARGV[a], ARGV[a + 1] + 0, ARGV[a + 2] + 0, 'debt', ''
+  if width == 5 then kind, rests = ARGV[a + 3], ARGV[a + 4] end
   if kind == 'debt' or kind == 'leaky' then
     local count, caprest, costrest = 1, 0, 0
     if rests ~= '' then
@@ -305,21 +309,22 @@ for i = 1, n do
     end
     local seen, us, rest, held = now, 0, 0, nil
     if state then
-      local counted
-      seen, us, rest, counted = string.match(state, '^1:(%d+):(%d+):(%d+):(.+)$')
-      if not seen then
+      local form, counted
+      if #state > 21 then form, seen, us, rest = struct.unpack('<BddI4', state) end
+      if form == 51 then -- '3'
+        counted = string.sub(state, 22)
+      else
         others = others or rare(op, now, charged, slot, giving, ending)
         seen, us, rest, counted, held = others.read(state)
       end
-      if counted ~= text or #seen > 16 or #us > 16 or #rest > 16 then return answer end
-      if held or rest ~= '0' then
-        count, rest = string.match(text, '%d+') + 0, rest + 0
+      if counted ~= text then return answer end
+      if held or rest > 0 then
+        count = string.match(text, '%d+') + 0
         if rest >= count then return answer end
-      else
-        rest = 0
       end
-      seen, us = seen + 0, us + 0
-      if seen >= 2 ^ 53 or us > 36600 * 86400000000 then return answer end
+      if not (seen >= 0 and seen < 2 ^ 53 and seen % 1 == 0 and us >= 0 and us <= 36600 * 86400000000 and us % 1 == 0) then
+        return answer
+      end
       if held then
         local all, allrest = others.owed(us, rest, held, count)
         -- A lower capacity, or an age that has ended.
@@ -359,13 +364,8 @@ for i = 1, n do
     if changes then
       if held then keeps[2 * i - 1], full = others.pack(seen, us, rest, held, text, count) end
       if not full then
-        if not (us >= 0 and us < 2 ^ 53 and us % 1 == 0 and (rest == 0 or rest > 0 and rest < 2 ^ 53 and rest % 1 == 0)) then return answer end
-        -- tostring would lose digits.
-        if rest == 0 then
-          keeps[2 * i - 1], full = string.format('1:%.0f:%.0f:0:%s', seen, us, text), seen + us
-        else
-          keeps[2 * i - 1], full = string.format('1:%.0f:%.0f:%.0f:%s', seen, us, rest, text), seen + us + 1
-        end
+        if not (us >= 0 and us < 2 ^ 53 and us % 1 == 0 and rest >= 0 and rest < 2 ^ 32 and rest % 1 == 0) then return answer end
+        keeps[2 * i - 1], full = struct.pack('<BddI4c0', 51, seen, us, rest, text), seen + us + (rest > 0 and 1 or 0)
       end
     end
   else

@@ -1,8 +1,19 @@
 package redislimit
 
 // Waiting is how many commands wait for a pipeline that is under way.
-func Waiting(s *Store) int {
-	s.convoy.mu.Lock()
-	defer s.convoy.mu.Unlock()
-	return len(s.convoy.waiting)
+func Waiting(s *Store) (n int) {
+	count := func(c *convoy) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n += len(c.waiting)
+	}
+	if s.convoys == nil {
+		count(s.convoy)
+		return n
+	}
+	s.convoys.byAddr.Range(func(_, c any) bool {
+		count(c.(*convoy))
+		return true
+	})
+	return n
 }

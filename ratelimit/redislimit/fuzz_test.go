@@ -2,6 +2,8 @@ package redislimit_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -74,8 +76,25 @@ var (
 		"2:1790000000000000:0:0:10:1000000:300000:0:0:0", "2:1790000000000000:0:0:10:1000000:0:0:299999:9", "2:1789999999999999:0:0:10:1000000:300000:0:0:0:",
 		"2:1790000000000000:1790000000000000", "2:1790000000000000:1790000000000000:slt_B", "2:1790000000000000:1790000000000000:slt_B:",
 		"1:1780000000000000:5junk", "1:1780000000000000:5:more:", "1:1780000000000000:99999999999999999999",
+		debtOf(1.79e15, 200000, 0, "10:1000000"), debtOf(1.79e15, 200000, 9, "10:1000000"), debtOf(1.79e15, 200000, 10, "10:1000000"),
+		debtOf(1.79e15+5e5, 200000, 1, "10:1000000"), debtOf(1.9e15, 200000, 1, "10:1000000"), debtOf(1.79e15, 2000000, 1, "10:1000000"),
+		debtOf(1.79e15, 200000, 0, "10:2000000"), debtOf(1.79e15, 200000, 0, "010:1000000"), debtOf(1.79e15, 200000, 0, ""),
+		debtOf(1.79e15, 200000, 0, "10:1000000:"), debtOf(1.79e15, 200000, 0, "10:1000000")[:21], "1" + debtOf(1.79e15, 200000, 0, "10:1000000")[1:],
+		debtOf(1.79e15+0.5, 200000.5, 0, "10:1000000"), debtOf(1.79e15, 200000.5, 0, "10:1000000"), debtOf(-1, 200000, 0, "10:1000000"),
+		debtOf(1.79e15, -1, 0, "10:1000000"), debtOf(math.Copysign(0, -1), math.Copysign(0, -1), 0, "10:1000000"), debtOf(1.79e15, math.Copysign(0, -1), 0, "10:1000000"),
+		debtOf(1.78e15+0.5, 200000, 0, "10:1000000"), debtOf(1.79e15+200000.5, 200000, 0, "10:1000000"), "2:01790000000000000:200000:0:10:1000000:0:0:300000:0",
+		debtOf(math.NaN(), 200000, 0, "10:1000000"), debtOf(1.79e15, math.NaN(), 0, "10:1000000"), debtOf(math.Inf(1), 200000, 0, "10:1000000"),
+		debtOf(math.Inf(-1), 200000, 0, "10:1000000"), debtOf(1.79e15, math.Inf(1), 0, "10:1000000"), debtOf(1<<53, 200000, 0, "10:1000000"),
+		debtOf(1.79e15, 3_162_240_000_000_000, 0, "10:1000000"), debtOf(1.79e15, 3_162_240_000_000_001, 0, "10:1000000"), debtOf(1.79e15, 1<<53, math.MaxUint32, "10:1000000"),
 	}
 )
+
+// debtOf is a packed debt of any numbers.
+func debtOf(seen, us float64, rest uint32, rule string) string {
+	packed := binary.LittleEndian.AppendUint64([]byte("3"), math.Float64bits(seen))
+	packed = binary.LittleEndian.AppendUint64(packed, math.Float64bits(us))
+	return string(binary.LittleEndian.AppendUint32(packed, rest)) + rule
+}
 
 // FuzzScript lets the store meet whatever may stand under its keys, with any rule,
 // cost and instant that a policy and a call may have: it answers and keeps what the
@@ -123,6 +142,9 @@ func FuzzScript(f *testing.F) {
 			take := ratelimit.Take{Buckets: buckets, Cost: cost, Now: now, SlotID: slot, Record: "r", Peek: kind == 1, Pending: kind == 2}
 			got, err = store.Take(t.Context(), take)
 			next, want, corrupt = take.Decide(stored)
+			if told, err := take.Outcome(stored); (err != nil) != (corrupt != nil) || err == nil && (told.Allowed != want.Allowed || !slices.Equal(told.Verdicts, want.Verdicts)) {
+				t.Errorf("%q: told %+v, %v; want %+v, %v", before, told, err, want, corrupt)
+			}
 		}
 		after := slices.Clone(before)
 		for i := range next.States {
@@ -165,6 +187,21 @@ var written = regexp.MustCompile(`^[12]((:(0|[1-9]\d{0,15}))*|(:(0|[1-9]\d{0,15}
 
 var ruleText = regexp.MustCompile(`^(0|[1-9]\d{0,15}):(0|[1-9]\d{0,15})$`)
 
+// isWritten reports whether the script may keep that.
+func isWritten(v []byte) bool {
+	const head = 1 + 8 + 8 + 4
+	if len(v) <= head || v[0] != '3' {
+		return written.Match(v)
+	}
+	for at := 1; at < 17; at += 8 {
+		f := math.Float64frombits(binary.LittleEndian.Uint64(v[at:]))
+		if !(f >= 0 && f < 1<<53) || f != math.Trunc(f) {
+			return false
+		}
+	}
+	return ruleText.Match(v[head:])
+}
+
 // FuzzScriptArguments sends the script any words at all. What it does not answer, or
 // answers as not done, has changed nothing; what it keeps are exact numbers.
 func FuzzScriptArguments(f *testing.F) {
@@ -176,17 +213,23 @@ func FuzzScriptArguments(f *testing.F) {
 	client, prefix := dial(f, engine.Redis(f).Addr), engine.FreshPrefix()
 	at := shelf{client, []string{prefix + "{a}1", prefix + "{a}2", prefix + "{a}r"}}
 	for _, words := range []string{
-		"take|1790000000100000|debt|10:1000000|1000000|300000||fixed|10:1000000|10|3||0|s|600000000",
-		"give|1790000000100000|counter|10:1000000|10|3||log|10:1000000|10|3||0|s|600000000",
-		"undone|1790000000100000|slots|10:1000000|10|3||leaky|10:1000000|1000000|300000||1790000000000000|s|600000000",
-		"take|nan|debt|10:1000000|inf|-inf|nan:0x10|fixed|nan:0|nan|-3||nan|s|inf",
-		"take|1790000000100000|debt|10:1000000|1000000|1||debt|10:1000000|1e300|1e299||0|s|600000000",
-		"take|1790000000100000|debt|10:1000000|9e15|9e15|0:0.5|slots|10:1e300|10|3||0|s|600000000",
-		"take|1790000000100000|fixed|10:1000000|10|0.5||fixed|1e300:1000000|1e300|1e17||0|s|1e300",
-		"hold|1790000000100000|debt|10:1000000|1000000|300000||leaky|10:1000000|1000000|300000||0|s|600000000",
-		"settled|1790000000100000|debt|10:1000000|1000000|300000||slots|10:1000000|10|3||1790000000000000|s|600000000",
-		"settled|1790000000100000|debt|10:1000000|1e300|1e299|0:0.5|nan|s|600000000",
-		"take|1|log|10:1000000|10|0.5||counter|10:0|10|3||0|s|1",
+		"take|1790000000100000|10:1000000|1000000|300000|debt||10:1000000|10|3|fixed||0|s|600000000",
+		"give|1790000000100000|10:1000000|10|3|counter||10:1000000|10|3|log||0|s|600000000",
+		"undone|1790000000100000|10:1000000|10|3|slots||10:1000000|1000000|300000|leaky||1790000000000000|s|600000000",
+		"take|nan|10:1000000|inf|-inf|debt|nan:0x10|nan:0|nan|-3|fixed||nan|s|inf",
+		"take|1790000000100000|10:1000000|1000000|1|debt||10:1000000|1e300|1e299|debt||0|s|600000000",
+		"take|1790000000100000|10:1000000|9e15|9e15|debt|0:0.5|10:1e300|10|3|slots||0|s|600000000",
+		"take|1790000000100000|10:1000000|9e15|9e14|debt|0:4294967296|10:1000000|9e15|1e14|debt|0:9|0|s|600000000",
+		"take|1790000000100000|10:1000000|10|0.5|fixed||1e300:1000000|1e300|1e17|fixed||0|s|1e300",
+		"hold|1790000000100000|10:1000000|1000000|300000|debt||10:1000000|1000000|300000|leaky||0|s|600000000",
+		"settled|1790000000100000|10:1000000|1000000|300000|debt||10:1000000|10|3|slots||1790000000000000|s|600000000",
+		"settled|1790000000100000|10:1000000|1e300|1e299|debt|0:0.5|nan|s|600000000",
+		"take|1|10:1000000|10|0.5|log||10:0|10|3|counter||0|s|1",
+		"take|1790000000100000|10:1000000|1000000|300000|10:1000000|1000000|1|7:1000000|1000000|0",
+		"take|1790000000100000|10:1000000|1000000|0.5|10:1000000|1000000|1|7:1000000|1000000|0",
+		"take|1790000000100000|10:1000000|1000000|1|10:1000000|1000000|-1|7:1000000|1000000|1",
+		"give|1790000000100000|10:1000000|1000000|300000|10:1000000|inf|nan|7:1000000|1000000|0.5",
+		"hold|nan|10:1000000|1e300|1e299|10:1000000|9e15|9e15|7:1000000|1000000|-1",
 		"take|1790000000100000", "", "a|||s|||||||||", "undone|0||s|0",
 	} {
 		for i, state := range fuzzedStates {
@@ -199,12 +242,16 @@ func FuzzScriptArguments(f *testing.F) {
 		before := at.content(t)
 		args := strings.Split(words, "|")
 		if len(args) > 2 {
-			rules, rest := args[2:2+(len(args)-2)/5*5], args[2+(len(args)-2)/5*5:]
+			width := 5
+			if len(args) == 2+3*len(at.keys) {
+				width = 3
+			}
+			rules, rest := args[2:2+(len(args)-2)/width*width], args[2+(len(args)-2)/width*width:]
 			if len(rest) > 1 && (rest[1] == "" || strings.Contains(rest[1], ":")) {
 				t.Skip() // no such slot reaches a store
 			}
-			for i := 0; i < len(rules); i += 5 {
-				if (rules[i] == "debt" || rules[i] == "leaky") && !ruleText.MatchString(rules[i+1]) {
+			for rule := range slices.Chunk(rules, width) {
+				if (width == 3 || rule[3] == "debt" || rule[3] == "leaky") && !ruleText.MatchString(rule[0]) {
 					t.Skip() // and no such rule, which is kept as it comes
 				}
 			}
@@ -218,7 +265,7 @@ func FuzzScriptArguments(f *testing.F) {
 			if !done {
 				t.Errorf("%q answers %v, %v, and has changed %q to %q", args, reply, err, before[i], v)
 			}
-			if !written.Match(v) {
+			if !isWritten(v) {
 				t.Errorf("%q keeps %q", args, v)
 			}
 		}

@@ -69,21 +69,26 @@ type Store struct {
 	opts    Options
 	veil    *keytype.Veil // nil without a secret
 	ruled   *ruled
-	convoy  *convoy // which the scripts go by, where the client is one of one node
+	convoy  *convoy  // which the scripts go by, where the client is one of one node
+	convoys *convoys // which Asks go by, where it is a Cluster's
 
 	settling chan struct{} // has room for the requests whose charges are just being settled
 }
 
-// New makes a store. The client must have retries off and short timeouts. It panics where
+// New makes a store. The client must have retries off and short timeouts, and a Cluster's no
+// backoff, or what has moved keeps all who ask its master waiting. It panics where
 // the secret is shorter than 16 bytes, which can be guessed, and not empty.
 func New(c client, opts Options) *Store {
 	if opts.Leftover == nil {
 		opts.Leftover = func() {}
 	}
 	s := &Store{client: c, scripts: redisonce.Scripter{Client: c}, opts: opts, ruled: &ruled{seed: maphash.MakeSeed()}, settling: make(chan struct{}, maxSettling)}
-	if one, ok := c.(*redis.Client); ok {
-		s.convoy = &convoy{Client: one}
+	switch c := c.(type) {
+	case *redis.Client:
+		s.convoy = &convoy{pipelined: c}
 		s.scripts.Client = s.convoy
+	case *redis.ClusterClient:
+		s.convoys = &convoys{ClusterClient: c}
 	}
 	switch n := len(opts.Secret); {
 	case n >= 16:
@@ -162,17 +167,21 @@ func (s *Store) take(ctx context.Context, t ratelimit.Take) (answer, error) {
 
 // taking is the call that decides on a Take, by the instant that the server says.
 func taking(t *ratelimit.Take) call {
+	c := asking(t)
+	c.decide = func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
+		t.Now = now
+		return t.Decide(stored)
+	}
+	return c
+}
+
+// asking is the call without what decides.
+func asking(t *ratelimit.Take) call {
 	op := "take"
 	if t.Pending {
 		op = "hold"
 	}
-	return call{
-		op: op, buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record,
-		decide: func(stored ratelimit.Stored, now int64) (ratelimit.Next, ratelimit.Outcome, error) {
-			t.Now = now
-			return t.Decide(stored)
-		},
-	}
+	return call{op: op, buckets: t.Buckets, cost: t.Cost, slot: t.SlotID, now: t.Now, record: t.Record}
 }
 
 // Give implements ratelimit.Store.
@@ -213,9 +222,9 @@ func (s *Store) Forget(ctx context.Context, buckets []ratelimit.Bucket) error {
 		all.Go(func() { faults[i] = s.client.Del(ctx, s.key(b)).Err() })
 	}
 	all.Wait()
-	for _, err := range faults {
+	for i, err := range faults {
 		if err != nil {
-			return fault("forget", err)
+			return s.faultAt(ctx, s.key(buckets[i]), "forget", err)
 		}
 	}
 	return nil
@@ -228,6 +237,40 @@ func (s *Store) Probe(ctx context.Context) error {
 	key := keytype.RateBucket.Key("", "", "probe", "debt", "")
 	_, err := s.Take(ctx, ratelimit.Take{Buckets: []ratelimit.Bucket{{Key: key, Rule: rule}}, Cost: 1})
 	return err
+}
+
+// convoyOf is the convoy by which the bucket is asked for, nil where there is none.
+func (s *Store) convoyOf(ctx context.Context, b ratelimit.Bucket) *convoy {
+	if s.convoys != nil {
+		return s.convoys.of(ctx, s.key(b))
+	}
+	return s.convoy
+}
+
+// keys are those of the script, in its order. The tag of all is hashed once.
+func (s *Store) keys(c call) []string {
+	all := make([]string, 0, len(c.buckets)+1)
+	place := ""
+	for i := range c.buckets {
+		b := &c.buckets[i]
+		if i == 0 {
+			all = append(all, s.key(*b))
+			place = all[0][:len(s.opts.Prefix)+strings.IndexByte(all[0][len(s.opts.Prefix):], '}')+1]
+			continue
+		}
+		all = append(all, s.beside(b.Type(), place, b.Key))
+	}
+	if c.record != "" {
+		all = append(all, s.beside(keytype.ChargeRequest, place, c.record))
+	}
+	return all
+}
+
+func (s *Store) beside(t *keytype.Type, place, key string) string {
+	if s.veil == nil {
+		return t.Beside(place, key)
+	}
+	return s.veil.Beside(t, place, key)
 }
 
 func (s *Store) key(b ratelimit.Bucket) string {
@@ -284,12 +327,24 @@ func fault(op string, err error) error {
 	if meaning == nil {
 		return err
 	}
-	ofKey := redis.HasErrorPrefix(err, "WRONGTYPE") // somebody else wrote there
+	ofKey := redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "TRYAGAIN") // somebody else wrote there, or its slot is on its way
 	f := &ratelimit.FaultError{Reason: reason, OfKey: ofKey, Err: fmt.Errorf("redis %s: %w: %w", op, meaning, err)}
 	if together, ok := errors.AsType[*togetherError](err); ok {
 		f.Together = together
 	}
 	return f
+}
+
+// faultAt is the fault of a call for the key. All of one master of a Cluster count as one:
+// while it fails the others answer, and it is no reason to ask none of them any more.
+func (s *Store) faultAt(ctx context.Context, key, op string, err error) error {
+	err = fault(op, err)
+	if f, ok := errors.AsType[*ratelimit.FaultError](err); ok && s.convoys != nil {
+		if c := s.convoys.of(ctx, key); c != nil {
+			f.Together = c.master
+		}
+	}
+	return err
 }
 
 func describe(err error) (reason string, meaning error) {

@@ -2,7 +2,6 @@ package redislimit_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,7 +16,7 @@ func dial(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{
 		Addr: addr, MaxRetries: -1, DialerRetries: 1, PoolSize: 64,
-		DialTimeout: time.Second, ReadTimeout: time.Second, WriteTimeout: time.Second,
+		DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience,
 	})
 	t.Cleanup(func() { _ = c.Close() })
 	return c

@@ -139,7 +139,7 @@ func TestARefusalLastsAfterASlowerRate(t *testing.T) {
 	t.Error("this machine is too slow")
 }
 
-func take(t testing.TB, s *redislimit.Store, take ratelimit.Take) ratelimit.Outcome {
+func take(t testing.TB, s ratelimit.Store, take ratelimit.Take) ratelimit.Outcome {
 	t.Helper()
 	out, err := s.Take(t.Context(), take)
 	if err != nil {
@@ -339,12 +339,18 @@ func (l *looking) Process(ctx context.Context, cmd redis.Cmder) error {
 func TestR40R49ExpiryIsRoundedUp(t *testing.T) {
 	client, prefix := &looking{Client: dial(t, engine.Redis(t).Addr)}, engine.FreshPrefix()
 	store := redislimit.New(client, redislimit.Options{Prefix: prefix, TakesNow: true})
-	for i := range 50 {
-		bucket := bucketOf(fmt.Sprint(i), 3, time.Second, 1)
-		client.key = bucket.Type().Tagged(prefix, "tag", bucket.Key)
-		take(t, store, ratelimit.Take{Buckets: []ratelimit.Bucket{bucket}, Cost: 1, Now: 2_000_000_000_000_000})
-	}
-	if want := time.Hour + 334*time.Millisecond; client.longest != want {
-		t.Errorf("lives for %v, want %v", client.longest, want)
+	for per, want := range map[time.Duration]time.Duration{
+		time.Second:                        334 * time.Millisecond,
+		3*time.Second + 1*time.Microsecond: 1001 * time.Millisecond, // a third of a microsecond more than a second
+	} {
+		client.longest = 0
+		for i := range 50 {
+			bucket := bucketOf(fmt.Sprint(per, i), 3, per, 1)
+			client.key = bucket.Type().Tagged(prefix, "tag", bucket.Key)
+			take(t, store, ratelimit.Take{Buckets: []ratelimit.Bucket{bucket}, Cost: 1, Now: 2_000_000_000_000_000})
+		}
+		if want += time.Hour; client.longest != want {
+			t.Errorf("3 in %v: lives for %v, want %v", per, client.longest, want)
+		}
 	}
 }

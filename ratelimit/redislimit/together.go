@@ -3,9 +3,6 @@ package redislimit
 import (
 	"slices"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/coordsvc/coordsvc/internal/redisonce"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
 
@@ -65,8 +62,7 @@ func (a *asked) gather() {
 	}
 	all := times(a.take, a.count)
 	words := a.cmd.Args()[:3+len(all.Buckets)] // but for the numbers they stay
-	a.cmd = redis.NewCmd(a.ctx, a.store.appendArgs(words, taking(&all))...)
-	a.Cmder = redisonce.Command{Cmd: a.cmd}
+	a.send(a.ctx, a.store.appendArgs(words, asking(&all)))
 }
 
 // share is the Take as it stands after those before it, or false where it must be decided alone.

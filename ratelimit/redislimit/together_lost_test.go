@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/coordsvc/coordsvc/integration/engine"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/ratelimit"
@@ -20,12 +22,19 @@ import (
 func TestR45ChecksThatGoTogetherAreChargedOnce(t *testing.T) {
 	t.Parallel()
 	server := engine.StartRedis(t)
-	client, other := dial(t, server.Addr), dial(t, server.Addr)
+	chargedOnce(t, dial(t, server.Addr), dial(t, server.Addr))
+}
+
+// chargedOnce has the other client cut connections of the first.
+func chargedOnce(t *testing.T, client redis.UniversalClient, other *redis.Client) {
 	store := redislimit.New(client, redislimit.Options{})
+	if err := store.Probe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	guard := ratelimit.NewGuard(store, ratelimit.GuardOptions{Budget: 50 * time.Millisecond})
 	t.Cleanup(func() { _ = guard.Close() })
 	const units = 1_000_000
-	charge := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("k", 1, time.Hour, units), bucketOf("l", 1, time.Hour, units)}, Cost: 1}
+	charge := ratelimit.Take{Buckets: []ratelimit.Bucket{bucketOf("once k", 1, time.Hour, units), bucketOf("once l", 1, time.Hour, units)}, Cost: 1}
 	var passed, unknown, left atomic.Int64
 	var callers sync.WaitGroup
 	begun := time.Now()

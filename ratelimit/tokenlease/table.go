@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,12 +109,14 @@ func (t *table) open(hash uint64, key Key, now time.Duration) *account {
 }
 
 // own is a copy that the caller cannot change, without the descriptors that do not count.
+// Its texts are copies as well: those of a request may be parts of one that is a lot longer.
 func (k Key) own() Key {
 	all := k.Descriptors
+	k.Tenant, k.Policy = strings.Clone(k.Tenant), strings.Clone(k.Policy)
 	k.Names, k.Descriptors = slices.Clone(k.Names), make(map[string]string, len(all))
 	for name, value := range all {
 		if k.Names == nil || slices.Contains(k.Names, name) {
-			k.Descriptors[name] = value
+			k.Descriptors[strings.Clone(name)] = strings.Clone(value)
 		}
 	}
 	return k
