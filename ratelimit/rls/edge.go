@@ -15,31 +15,60 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/coordsvc/coordsvc/internal/auth"
+	"github.com/coordsvc/coordsvc/internal/deadline"
 	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/ratelimit"
 )
 
-// edge is around every request: it bounds its time, turns errors and panics into
-// statuses and reports them.
-func (s *Server) edge(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+// edge is around every request. It bounds its time, where the caller's deadline does not.
+func (s *Server) edge(ctx context.Context, method string, handle func(context.Context) (any, error)) (any, error) {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	ctx, ended := s.traced(ctx, req, info.FullMethod)
-	resp, err := s.recovered(func() (any, error) { return handle(ctx, req) })
+	at := begun.Add(s.Timeout)
+	if sooner, ok := ctx.Deadline(); ok && sooner.Before(at) {
+		return s.observed(ctx, begun, method, handle)
+	}
+	bounded := deadline.New(ctx, at)
+	defer bounded.End()
+	return s.observed(bounded, begun, method, handle) //nolint:contextcheck // it is made of the request's own
+}
+
+// observed turns errors and panics into statuses, and reports how it went.
+func (s *Server) observed(ctx context.Context, begun time.Time, method string, handle func(context.Context) (any, error)) (any, error) {
+	ctx, ended := s.traced(ctx, method)
+	resp, err := recovered(ctx, handle)
 	if err != nil {
-		err = s.statusOf(ctx, info.FullMethod, err)
+		err = s.statusOf(ctx, method, err)
 	}
 	told := code(resp, err)
-	s.Observe(info.FullMethod, told, time.Since(begun))
+	s.Observe(method, told, time.Since(begun))
 	ended(told)
 	return resp, err
 }
 
+// unary is the edge of what is not a rate limit request.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	return s.edge(ctx, info.FullMethod, func(ctx context.Context) (any, error) { return handle(ctx, req) })
+}
+
+// shouldRateLimit reads a request and answers it.
+func (s *Server) shouldRateLimit(ctx context.Context, read func(any) error) (any, error) {
+	c := calls.Get().(*call) //nolint:forcetypeassert // nothing else is in it
+	defer c.release()
+	if err := read(&c.request); err != nil {
+		return nil, err
+	}
+	return s.edge(ctx, rlspb.RateLimitService_ShouldRateLimit_FullMethodName, func(ctx context.Context) (any, error) {
+		return s.check(ctx, c)
+	})
+}
+
+// The codes that answers are counted by, in words.
+var okCode, overCode = rlspb.RateLimitResponse_OK.String(), rlspb.RateLimitResponse_OVER_LIMIT.String()
+
 // code tells a refusal from an answer that lets the request pass.
 func code(resp any, err error) string {
-	if limited, ok := resp.(*rlspb.RateLimitResponse); ok && err == nil {
-		return limited.GetOverallCode().String()
+	if r, limited := resp.(*reply); limited && err == nil {
+		return r.code
 	}
 	return status.Code(err).String()
 }
@@ -48,7 +77,7 @@ func code(resp any, err error) string {
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.recovered(func() (any, error) { return nil, handle(srv, stream) })
+		_, err := recovered(stream.Context(), func(context.Context) (any, error) { return nil, handle(srv, stream) })
 		ended <- err
 	}()
 	select {
@@ -70,13 +99,13 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-func (s *Server) recovered(handle func() (any, error)) (resp any, err error) {
+func recovered(ctx context.Context, handle func(context.Context) (any, error)) (resp any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			resp, err = nil, &panicError{v, debug.Stack()}
 		}
 	}()
-	return handle()
+	return handle(ctx)
 }
 
 // caller finds the key in the metadata, and demands the scope.

@@ -2,9 +2,11 @@ package rls_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,6 +93,7 @@ var wrong = []struct {
 	{"an entry without a key", request("edge", 0, "=canary-value tenant=a"), codes.InvalidArgument, "descriptors"},
 	{"two entries of one key", request("edge", 0, "tenant=canary-one tenant=canary-two"), codes.InvalidArgument, "two entries of one key"},
 	{"too many descriptors", request("edge", 0, strings.Split(strings.Repeat("tenant=a,", 32)+"tenant=a", ",")...), codes.InvalidArgument, "more than 32"},
+	{"more descriptors than are kept", request("edge", 0, strings.Split(strings.Repeat("tenant=a,", 999)+"tenant=a", ",")...), codes.InvalidArgument, "more than 96"},
 	{"too many entries", request("edge", 0, manyEntries(33)), codes.InvalidArgument, "more than 32"},
 	{"a limit without a unit", request("edge", 0, "tenant=a 5/fortnight"), codes.InvalidArgument, "known unit"},
 	{"a limit for a part of a key", request("edge", 0, "tenant=a user=u path=/p 5/day"), codes.InvalidArgument, "the whole key"},
@@ -183,11 +186,41 @@ func TestTheCallersDeadlineIsKept(t *testing.T) {
 	}
 }
 
+// It has one also where the caller's is later.
 func TestARequestWithoutADeadlineHasOne(t *testing.T) {
 	r := serve(t, newSlow(), ratelimit.Options{}, rls.Options{Timeout: 50 * time.Millisecond})
-	if _, err := r.ask(request("edge", 0, "tenant=a")); status.Code(err) != codes.DeadlineExceeded {
-		t.Errorf("got %v", err)
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, ctx := range []context.Context{t.Context(), patient} {
+		begun := time.Now()
+		_, err := r.client.ShouldRateLimit(withKey(ctx, r.key), request("edge", 0, "tenant=a"))
+		if status.Code(err) != codes.DeadlineExceeded || time.Since(begun) > 30*time.Second {
+			t.Errorf("got %v after %v", err, time.Since(begun))
+		}
 	}
+}
+
+// What a call leaves behind for the next one is room: each gets its own answer.
+func TestManyAtOnceGetTheirOwnAnswers(t *testing.T) {
+	r := serve(t, memory(), ratelimit.Options{}, rls.Options{})
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			for j := range 20 {
+				tenant, parts, want := fmt.Sprintf("tenant=t%d-%d", i, j), i%5+1, "OK: "
+				var asked []string
+				for n := range parts {
+					asked = append(asked, fmt.Sprintf("%s path=/%d", tenant, n))
+					want += fmt.Sprintf("OK path %d of 5, ", 5-1-i%3)
+				}
+				resp, err := r.ask(request("edge", uint32(1+i%3), asked...))
+				if err != nil || say(resp) != strings.TrimSuffix(want, ", ") {
+					t.Errorf("got %v, %v, want %s", resp, err, want)
+				}
+			}
+		})
+	}
+	callers.Wait()
 }
 
 // await waits until Observe was told of one of the lines.

@@ -71,10 +71,10 @@ func patience() (after, timeout, least time.Duration) {
 func TestSilentPeersAreAsked(t *testing.T) {
 	t.Parallel()
 	after, timeout, least := patience()
+	begun, asked := time.Now(), time.Duration(0) // from before the connection: a busy machine sees all of it late, and nothing early
 	r := serve(t, memory(), ratelimit.Options{}, rls.Options{}.WithPings(after, timeout, least))
 	framer, conn := bare(t, r.addr)
 	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
-	begun, asked := time.Now(), time.Duration(0)
 	for {
 		frame, err := framer.ReadFrame()
 		if err != nil {
@@ -85,7 +85,7 @@ func TestSilentPeersAreAsked(t *testing.T) {
 		}
 	}
 	ended := time.Since(begun)
-	if asked < after*8/10 || ended < asked+timeout/2 || ended > after+timeout+time.Minute {
+	if asked < after || ended < after+timeout || ended > after+timeout+time.Minute {
 		t.Errorf("asked after %v, ended after %v", asked, ended)
 	}
 }

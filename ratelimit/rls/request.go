@@ -3,11 +3,13 @@ package rls
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"math"
+	"net/http"
+	"sync"
 	"time"
 
 	commonpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/coordsvc/coordsvc/keytype"
@@ -16,60 +18,96 @@ import (
 
 // A group is the descriptors of a request with which the same is to be done.
 type group struct {
-	parts  []ratelimit.Part
-	places []int // of each part: that of its descriptor
+	parts  []ratelimit.Part // made for each request: whose they are afterwards nobody says
+	places []int            // of each part: that of its descriptor
 }
 
-func (g *group) add(part ratelimit.Part, place int) {
+func (g *group) add(part ratelimit.Part, place, most int) {
+	if g.parts == nil {
+		g.parts = make([]ratelimit.Part, 0, most)
+	}
 	g.parts, g.places = append(g.parts, part), append(g.places, place)
 }
 
-// A call is a request by what is to be done with its descriptors.
+// A call is a request while it is answered, sorted by what is to be done with its descriptors.
 type call struct {
-	take group // hits to charge
-	look group // no hits: whether one would pass, of which none is taken
-	back group // negative hits, which go back
+	request
+	take   group // hits to charge
+	look   group // no hits: whether one would pass, of which none is taken
+	back   group // negative hits, which go back
+	answer answer
 }
 
-// read sorts the descriptors. Hits are those of the descriptor, else those of the
-// request, else 1.
-func read(req *rlspb.RateLimitRequest) (call, error) {
-	var c call
-	if len(req.GetDescriptors()) == 0 {
-		return call{}, &keytype.ValueError{Field: "descriptors", Reason: "are required"}
+// calls are those of earlier requests, of which they keep nothing but room.
+var calls = sync.Pool{New: func() any { return &call{answer: answer{header: http.Header{}}} }}
+
+// maxRoom is for how many descriptors and entries a call keeps room.
+const maxRoom = 256
+
+func (c *call) release() {
+	if cap(c.entries)+cap(c.descriptors) <= maxRoom {
+		c.empty()
+		calls.Put(c)
 	}
-	for place, d := range req.GetDescriptors() {
-		part, err := partOf(d)
+}
+
+func (c *call) empty() {
+	clear(c.descriptors)
+	clear(c.entries)
+	clear(c.answer.states)
+	clear(c.answer.header)
+	*c = call{
+		request: request{descriptors: c.descriptors[:0], entries: c.entries[:0]},
+		take:    group{places: c.take.places[:0]},
+		look:    group{places: c.look.places[:0]},
+		back:    group{places: c.back.places[:0]},
+		answer:  answer{states: c.answer.states[:0], header: c.answer.header},
+	}
+}
+
+// sort finds what is to be done. Hits are those of the descriptor, else those of the
+// request, else 1.
+func (c *call) sort() error {
+	if len(c.descriptors) == 0 {
+		return &keytype.ValueError{Field: "descriptors", Reason: "are required"}
+	}
+	if len(c.descriptors) > mostDescriptors {
+		return &keytype.ValueError{Field: "descriptors", Reason: fmt.Sprintf("are more than %d", mostDescriptors)}
+	}
+	for place := range c.descriptors {
+		d := &c.descriptors[place]
+		part, err := d.part()
 		if err != nil {
-			return call{}, err
+			return err
 		}
-		hits := uint64(max(1, req.GetHitsAddend()))
-		if d.GetHitsAddend() != nil {
-			hits = d.GetHitsAddend().GetValue()
+		hits := uint64(max(1, c.hits))
+		if d.ownHits {
+			hits = d.hits
 		}
 		part.Cost = int64(min(max(1, hits), math.MaxInt64))
+		g := &c.take
 		switch {
 		case hits == 0:
-			c.look.add(part, place)
-		case d.GetIsNegativeHits():
-			c.back.add(part, place)
-		default:
-			c.take.add(part, place)
+			g = &c.look
+		case d.negative:
+			g = &c.back
 		}
+		g.add(part, place, len(c.descriptors)-place)
+		c.answer.states = append(c.answer.states, nil)
 	}
-	return c, nil
+	return nil
 }
 
-func partOf(d *commonpb.RateLimitDescriptor) (ratelimit.Part, error) {
-	part := ratelimit.Part{Descriptors: make(map[string]string, len(d.GetEntries()))}
-	for _, e := range d.GetEntries() {
-		if _, twice := part.Descriptors[e.GetKey()]; twice {
+func (d *descriptor) part() (ratelimit.Part, error) {
+	part := ratelimit.Part{Descriptors: make(map[string]string, len(d.entries))}
+	for _, e := range d.entries {
+		if _, twice := part.Descriptors[e.key]; twice {
 			return ratelimit.Part{}, &keytype.ValueError{Field: "descriptors", Reason: "have two entries of one key: give each a key of its own"}
 		}
-		part.Descriptors[e.GetKey()] = idOf(e.GetValue())
+		part.Descriptors[e.key] = idOf(e.value)
 	}
-	if limit := d.GetLimit(); limit != nil {
-		rate, err := rateOf(limit)
+	if d.limit != nil {
+		rate, err := rateOf(d.limit)
 		if err != nil {
 			return ratelimit.Part{}, err
 		}

@@ -32,6 +32,11 @@ const (
 	maxHeader  = 32 << 10
 	maxStreams = 1000 // requests in flight on one connection
 
+	// What a peer may send before it is read. Windows that stay as they are save a ping for each
+	// request, by which gRPC finds out how far a peer is: a write here, and a read.
+	streamWindow = 256 << 10
+	connWindow   = 1 << 20
+
 	workers = 128 // goroutines that keep a stack which has grown: more requests at once get new ones
 )
 
@@ -66,7 +71,6 @@ type Options struct {
 // A Server answers rate limit requests, and besides them health and reflection,
 // which need no key.
 type Server struct {
-	rlspb.UnimplementedRateLimitServiceServer
 	Options
 	limits *ratelimit.Limiter
 	keys   keys
@@ -96,21 +100,36 @@ func New(limits *ratelimit.Limiter, k keys, opts Options) *Server {
 		s.pings = usualPings
 	}
 	s.server = grpc.NewServer(
-		grpc.UnaryInterceptor(s.edge),
+		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-		grpc.ForceServerCodecV2(newLenient()),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.NumStreamWorkers(workers),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(5*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: s.pings.after, Timeout: s.pings.timeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: s.pings.least, PermitWithoutStream: true}),
 	)
-	rlspb.RegisterRateLimitServiceServer(s.server, s)
+	s.server.RegisterService(&service, s)
 	healthpb.RegisterHealthServer(s.server, &health{ready: s.Ready, every: time.Second})
 	reflection.Register(s.server)
 	return s
+}
+
+// service is the generated one with requests and answers of our own.
+var service = grpc.ServiceDesc{
+	ServiceName: rlspb.RateLimitService_ServiceDesc.ServiceName,
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{
+		MethodName: "ShouldRateLimit",
+		Handler: func(s any, ctx context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			return s.(*Server).shouldRateLimit(ctx, read) //nolint:forcetypeassert // it is registered for nothing else
+		},
+	}},
+	Metadata: rlspb.RateLimitService_ServiceDesc.Metadata,
 }
 
 // Serve answers on the listener until Shutdown.

@@ -25,8 +25,8 @@ type Tracer interface {
 }
 
 // traced begins the span of a rate limit request; nobody asks about others.
-func (s *Server) traced(ctx context.Context, req any, method string) (context.Context, func(code string)) {
-	if _, limit := req.(*rlspb.RateLimitRequest); !limit || s.Trace == nil {
+func (s *Server) traced(ctx context.Context, method string) (context.Context, func(code string)) {
+	if s.Trace == nil || method != rlspb.RateLimitService_ShouldRateLimit_FullMethodName {
 		return ctx, func(string) {}
 	}
 	return s.Trace.Call(ctx, method)

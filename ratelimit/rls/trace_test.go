@@ -2,11 +2,13 @@ package rls_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/coordsvc/coordsvc/ratelimit"
@@ -40,5 +42,30 @@ func TestALogLineNamesTheRequest(t *testing.T) {
 				t.Errorf("the log says %q", log)
 			}
 		}
+	}
+}
+
+// A tracer writes down which spans end, and how.
+type tracer struct{ seen lines }
+
+func (tr *tracer) Call(ctx context.Context, method string) (context.Context, func(string)) {
+	return ctx, func(code string) { fmt.Fprintln(&tr.seen, method, code) }
+}
+
+func (tr *tracer) Step(ctx context.Context, name string) (context.Context, func(int, string)) {
+	return ctx, func(status int, code string) { fmt.Fprintln(&tr.seen, name, status, code) }
+}
+
+// Rate limit requests have a span, with one for each part within, and others have none.
+func TestRateLimitRequestsAreTraced(t *testing.T) {
+	tr := &tracer{}
+	r := serve(t, memory(), ratelimit.Options{}, rls.Options{Trace: tr})
+	if _, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.must(request("edge", 0, "tenant=a"))
+	const want = "auth authenticate 200 \nratelimit check 200 \n/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit OK\n"
+	if got := tr.seen.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
