@@ -1586,7 +1586,7 @@ type RateLimitRefund struct {
 	// Example: user-42
 	Policy ID `json:"policy"`
 
-	// RequestID Makes a retry exact for ten minutes; with anything else than it first came with it is 422 `idempotency_mismatch`. It is no check's request id: refunds have their own, and do not look checks up.
+	// RequestID Makes a retry exact for ten minutes; with anything else than it first came with it is 422 `idempotency_mismatch`. Refunds have ids of their own, and do not look checks up; of a limit with shards the check's id says which shard it charged.
 	RequestID *ID `json:"request_id,omitempty"`
 }
 

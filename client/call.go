@@ -36,6 +36,7 @@ const (
 type call struct {
 	method, route string   // as in the contract, with names in braces
 	ids           []string // what stands for them, in their order
+	query         url.Values
 	body          any
 	ifMatch       string // the ETag of what is replaced, where the route takes it
 	repeat        repeat
@@ -43,7 +44,7 @@ type call struct {
 	within        time.Duration // another time than Options.Timeout for all tries
 }
 
-// path is the route with its ids, each percent-encoded.
+// path is the route with its ids and its query, each percent-encoded.
 func (r call) path() (string, error) {
 	path := r.route
 	for _, id := range r.ids {
@@ -52,6 +53,9 @@ func (r call) path() (string, error) {
 			return "", err //nolint:wrapcheck // it names the field
 		}
 		path = path[:from] + url.PathEscape(id) + path[to+1:]
+	}
+	if len(r.query) > 0 {
+		path += "?" + r.query.Encode()
 	}
 	return path, nil
 }
@@ -92,10 +96,15 @@ func (c *Client) do(ctx context.Context, r call, into any) (reply, error) {
 	if r.repeat == keyed {
 		key = rand.Text()
 	}
+	unknown := false // a try may have had its effect
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		got, err := c.try(ctx, r, path, key, body, into)
 		if err == nil {
 			return got, nil
+		}
+		unknown = unknown || errors.Is(err, keytype.ErrOutcomeUnknown) || r.repeat == keyed && IsCode(err, api.CodeIdempotencyInFlight)
+		if unknown {
+			doubt(err)
 		}
 		err = fmt.Errorf("%s %s: %w", r.method, r.route, err)
 		wait := max(jittered(pause), askedToWait(err))
@@ -128,6 +137,19 @@ func (r call) again(err error) bool {
 		return r.repeat == keyed
 	}
 	return false
+}
+
+// doubt has the error of a call say no longer that nothing happened, which is true of its last try only.
+func doubt(err error) {
+	if e, ok := errors.AsType[*NoAnswerError](err); ok {
+		e.Sent = true
+	}
+	if p, ok := errors.AsType[*ProblemError](err); ok {
+		switch p.Code { //nolint:exhaustive // every other code is as true of the call as of its last try
+		case api.CodeStoreUnavailable, api.CodeClockSkew, api.CodeIdempotencyInFlight:
+			p.unknown = true
+		}
+	}
 }
 
 func left(ctx context.Context, d time.Duration) bool {

@@ -6,15 +6,19 @@
 // A call is repeated only where that cannot do the same thing twice: where it
 // changes nothing, where its body makes a repetition exact (a request id, a lease
 // id, a position), under an Idempotency-Key of its own, or where the service says, or
-// the connection shows, that it had no effect. Request ids and Idempotency-Keys that
-// are left out are made, but for that of a check, which the service would have to
-// store for each check. A refusal is never repeated.
+// the connection shows, that it had no effect. A request id that is left out is made, but
+// for that of a check, which the service would have to store for each check. An
+// Idempotency-Key is always made, for the tries of one call: to call again is another
+// request. A refusal is never repeated.
+//
+// Lists are sequences, of which each page is read, with a call of its own, when it is
+// ranged over.
 //
 // Errors are a [*ProblemError], which is the service's answer, a [*NoAnswerError], or a
 // [*keytype.ValueError] for an id that was not sent; a body that cannot be written, with
 // text that is not valid UTF-8, is another one. With errors.Is the first two are
-// also keytype.ErrUnavailable (nothing has happened) and keytype.ErrOutcomeUnknown, and the
-// sentinels of package lease.
+// also keytype.ErrUnavailable (nothing has happened, in no try) and keytype.ErrOutcomeUnknown,
+// and the sentinels of package lease.
 package client
 
 import (
@@ -71,6 +75,7 @@ var ErrNoPosture = errors.New("client: Options.OnNoAnswer must say what a check 
 type Client struct {
 	base  string
 	opts  Options
+	own   bool               // opts.HTTP has this client's own connections
 	local *ratelimit.Limiter // with posture local
 }
 
@@ -90,7 +95,8 @@ func New(baseURL string, opts Options) (*Client, error) {
 	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	opts.TryTimeout = cmp.Or(opts.TryTimeout, DefaultTryTimeout)
 	opts.CheckTimeout = cmp.Or(opts.CheckTimeout, DefaultCheckTimeout)
-	if opts.HTTP == nil {
+	own := opts.HTTP == nil
+	if own {
 		opts.HTTP = ownHTTP()
 	}
 	if opts.HTTP.CheckRedirect == nil {
@@ -98,7 +104,7 @@ func New(baseURL string, opts Options) (*Client, error) {
 		staying.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		opts.HTTP = &staying
 	}
-	c := &Client{base: strings.TrimRight(baseURL, "/"), opts: opts}
+	c := &Client{base: strings.TrimRight(baseURL, "/"), opts: opts, own: own}
 	switch opts.OnNoAnswer {
 	case "", api.PostureFailOpen, api.PostureFailClosed:
 	case api.PostureLocal:
@@ -118,6 +124,15 @@ func ownHTTP() *http.Client {
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 3 * time.Second, PingTimeout: 2 * time.Second},
 	}
 	return &http.Client{Transport: transport}
+}
+
+// Close closes the connections that no call uses. Those of Options.HTTP stay: they are its
+// owner's. A call after Close opens a new one. The error is always nil.
+func (c *Client) Close() error {
+	if c.own {
+		c.opts.HTTP.CloseIdleConnections()
+	}
+	return nil
 }
 
 const redacted = "client.Options(redacted)"

@@ -19,7 +19,8 @@ type ProblemError struct {
 	// RetryAfter is how long the service asks to wait; 0 = it names no time.
 	RetryAfter time.Duration
 
-	raw []byte // the body, which for a refused check is the whole decision
+	raw     []byte // the body, which for a refused check is the whole decision
+	unknown bool   // an earlier try may have had its effect
 }
 
 func (e *ProblemError) Error() string {
@@ -36,15 +37,19 @@ var sentinels = map[api.ProblemCode]error{
 	api.CodeRequestExpired:   lease.ErrRequestExpired,
 }
 
-// Is makes it the libraries' error of the same meaning.
+// Is makes it the libraries' error of the same meaning, and keytype.ErrOutcomeUnknown
+// where it speaks of the last try alone, and an earlier one may have had its effect.
 func (e *ProblemError) Is(target error) bool {
+	if e.unknown {
+		return target == keytype.ErrOutcomeUnknown
+	}
 	sentinel, ok := sentinels[e.Code]
 	return ok && target == sentinel
 }
 
 // A NoAnswerError says that no answer came, or none that is this service's.
 type NoAnswerError struct {
-	Sent bool // the request may have arrived, and had its effect
+	Sent bool // the request, in one of its tries, may have arrived, and had its effect
 	Err  error
 
 	retryAfter time.Duration // how long a proxy asks to wait

@@ -51,6 +51,31 @@ func Example() {
 	// version: 1
 }
 
+// A list is read page by page while it is ranged over.
+func ExampleClient_Sessions() {
+	url, key := client.ServiceForExamples()
+	c, err := client.New(url, client.Options{APIKey: key})
+	check(err)
+	defer func() { check(c.Close()) }()
+	ctx := context.Background()
+	for _, device := range []string{"laptop", "phone"} {
+		_, err := c.CreateSession(ctx, api.CreateSession{UserID: "grace", DeviceID: new(device)})
+		check(err)
+	}
+	for session, err := range c.Sessions(ctx, "grace") {
+		check(err)
+		if session.DeviceID == "phone" {
+			_, err := c.RevokeHandle(ctx, session.Handle)
+			check(err)
+		}
+	}
+	for session, err := range c.Sessions(ctx, "grace") {
+		check(err)
+		fmt.Println(session.DeviceID)
+	}
+	// Output: laptop
+}
+
 // What the service refuses is told by its code, with what belongs to it.
 func ExampleProblemError() {
 	url, key := client.ServiceForExamples()

@@ -84,10 +84,7 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 // Ids are percent-encoded once, whatever stands in them, behind any base URL; and what is
 // no text is not sent, since it would become another's.
 func TestIdsArriveAsTheyAre(t *testing.T) {
-	r, err := service()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := service(t)
 	behind, err := url.Parse(r.url)
 	if err != nil {
 		t.Fatal(err)

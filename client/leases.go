@@ -2,11 +2,14 @@ package client
 
 import (
 	"context"
+	"iter"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/coordsvc/coordsvc/api"
 	"github.com/coordsvc/coordsvc/fencing"
+	"github.com/coordsvc/coordsvc/keytype"
 	"github.com/coordsvc/coordsvc/lease"
 )
 
@@ -54,6 +57,16 @@ func (c *Client) ReleaseLease(ctx context.Context, resource string, req api.Rele
 func (c *Client) Lease(ctx context.Context, resource string) (l api.Lease, err error) {
 	_, err = c.do(ctx, call{method: http.MethodGet, route: "/v1/leases/{resource}", ids: []string{resource}, repeat: exact}, &l)
 	return l, err
+}
+
+// Leases lists what the owner holds, in a fixed order. It may lag behind grants and
+// releases; Lease does not. The sequence is read as [Client.Sessions] is.
+func (c *Client) Leases(ctx context.Context, owner string) iter.Seq2[api.Lease, error] {
+	r := call{method: http.MethodGet, route: "/v1/leases", query: url.Values{"owner": {owner}}, repeat: exact}
+	if err := keytype.CheckID("owner", owner); err != nil {
+		return failed[api.Lease](err)
+	}
+	return pages(ctx, c, r, func(p api.LeaseList) ([]api.Lease, string) { return p.Leases, p.NextCursor })
 }
 
 // AcquireLeaseSet takes several resources or none of them, as AcquireLease does one. The

@@ -77,6 +77,8 @@ func (c *Client) Peek(ctx context.Context, req api.RateLimitRequest) (d api.Rate
 }
 
 // Refund puts units back that a check took and nobody used. No limit gets fuller than full.
+// Of a limit with shards they go back to where they came from if the RequestID is the
+// check's, or if the descriptors say which shard that is; else to any, which may be full.
 func (c *Client) Refund(ctx context.Context, req api.RateLimitRefund) ([]api.LimitState, error) {
 	req.RequestID, req.Descriptors = orNew(req.RequestID), given(req.Descriptors)
 	var states api.RateLimitStates

@@ -117,6 +117,39 @@ func TestL53OnlyWhatIsSafeIsTriedAgain(t *testing.T) {
 	}
 }
 
+// That nothing happened is said of a call only where it is true of all its tries.
+func TestALaterTryDoesNotUndoAnEarlierOne(t *testing.T) {
+	lost, dial, unavailable := fails(errLost), fails(errDial), says(api.CodeStoreUnavailable, 503, "")
+	inFlight := says(api.CodeIdempotencyInFlight, 409, "")
+	for name, tc := range map[string]struct {
+		lines []line // of which the last comes until the time is over
+		kind  repeat
+		want  error
+	}{
+		"never sent":                    {[]line{dial}, keyed, keytype.ErrUnavailable},
+		"no effect":                     {[]line{dial, unavailable}, keyed, keytype.ErrUnavailable},
+		"lost, then not sent":           {[]line{lost, dial}, keyed, keytype.ErrOutcomeUnknown},
+		"lost, then no effect":          {[]line{lost, unavailable}, keyed, keytype.ErrOutcomeUnknown},
+		"lost, then a clock off":        {[]line{lost, says(api.CodeClockSkew, 503, "")}, exact, keytype.ErrOutcomeUnknown},
+		"unknown, then no effect":       {[]line{says(api.CodeOutcomeUnknown, 503, ""), unavailable}, exact, keytype.ErrOutcomeUnknown},
+		"lost, then it is at work":      {[]line{lost, inFlight}, keyed, keytype.ErrOutcomeUnknown},
+		"the transport's try, at work":  {[]line{inFlight}, keyed, keytype.ErrOutcomeUnknown},
+		"another's work under that key": {[]line{inFlight}, exact, nil},
+		"lost, then refused":            {[]line{lost, says(api.CodeLeaseLost, 409, "")}, exact, lease.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, err := scripted(t, &script{lines: tc.lines, begun: time.Now()}).do(t.Context(), call{method: "POST", route: "/x", repeat: tc.kind}, nil)
+				for _, is := range []error{keytype.ErrUnavailable, keytype.ErrOutcomeUnknown, lease.ErrLost} {
+					if errors.Is(err, is) != errors.Is(tc.want, is) {
+						t.Errorf("%v: is %v: %t", err, is, errors.Is(err, is))
+					}
+				}
+			})
+		})
+	}
+}
+
 func scripted(t *testing.T, s http.RoundTripper) *Client {
 	t.Helper()
 	c, err := New("http://service", Options{APIKey: "csk_x", HTTP: &http.Client{Transport: s}})
@@ -226,9 +259,8 @@ func TestL5R45LostAnswers(t *testing.T) {
 		if _, err := c.CreateSession(ctx, api.CreateSession{UserID: "lost"}); err != nil || f.sent.Load() != 2 {
 			t.Fatalf("%v after %d requests", err, f.sent.Load())
 		}
-		var list api.SessionList
-		if _, err := c.do(ctx, call{method: "GET", route: "/v1/users/{user_id}/sessions", ids: []string{"lost"}}, &list); err != nil || len(list.Sessions) != 1 {
-			t.Errorf("%d sessions, %v", len(list.Sessions), err)
+		if list := all(t, c.Sessions(ctx, "lost")); len(list) != 1 {
+			t.Errorf("%d sessions", len(list))
 		}
 	})
 	t.Run("a check with a request id", func(t *testing.T) {

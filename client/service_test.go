@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"net/http"
 	"os"
@@ -23,28 +24,50 @@ policies:
   - {name: often, on_store_failure: fail_closed, mode: leased, max_overshoot: 200, limits: [{name: l, key: [app], algorithm: token_bucket, rate: 1000/m, burst: 1000}]}
 `
 
-// A running service is the built binary on its embedded store.
+// folder is where the services are, once one was started.
+var folder string
+
+// program is the built binary.
+var program = sync.OnceValues(func() (path string, err error) {
+	if folder, err = os.MkdirTemp("", "coordsvc-client-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(folder, "coordsvc")
+	if out, err := exec.Command("go", "build", "-o", path, "github.com/coordsvc/coordsvc/cmd/coordsvc").CombinedOutput(); err != nil {
+		return path, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, r := range ofExamples {
+		r.end()
+	}
+	_ = os.RemoveAll(folder) // which for "" does nothing
+	os.Exit(code)
+}
+
+// A running service is the built binary on an embedded store of its own.
 type running struct {
 	url, key string
-	dir      string
 	process  *os.Process
 }
 
-// service is shared by all tests and examples of the package, which keep apart by their names.
-var service = sync.OnceValues(func() (running, error) {
-	dir, err := os.MkdirTemp("", "coordsvc-client-")
+func start() (r running, err error) {
+	path, err := program()
 	if err != nil {
-		return running{}, err
+		return r, err
 	}
-	r := running{dir: dir}
-	program, data, rules := filepath.Join(dir, "coordsvc"), filepath.Join(dir, "data"), filepath.Join(dir, "policies.yaml")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/coordsvc/coordsvc/cmd/coordsvc").CombinedOutput(); err != nil {
-		return r, fmt.Errorf("go build: %w\n%s", err, out)
+	dir, err := os.MkdirTemp(folder, "")
+	if err != nil {
+		return r, err
 	}
+	data, rules := filepath.Join(dir, "data"), filepath.Join(dir, "policies.yaml")
 	if err := os.WriteFile(rules, []byte(policies), 0o600); err != nil {
 		return r, err
 	}
-	serve := exec.Command(program, "serve")
+	serve := exec.Command(path, "serve")
 	serve.Env = []string{"COORD_DATA_DIR=" + data, "COORD_HTTP_ADDR=127.0.0.1:0", "COORD_OPS_ADDR=127.0.0.1:0", "COORD_POLICY_PATH=" + rules}
 	out, err := serve.StdoutPipe()
 	if err != nil {
@@ -55,36 +78,63 @@ var service = sync.OnceValues(func() (running, error) {
 	}
 	r.process = serve.Process
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return r, err
-	}
 	var api, ops string
-	if _, err := fmt.Sscanf(line, "ready http=%s ops=%s", &api, &ops); err != nil {
-		return r, fmt.Errorf("the service said %q", line)
+	if _, scanErr := fmt.Sscanf(line, "ready http=%s ops=%s", &api, &ops); scanErr != nil {
+		r.end()
+		return r, fmt.Errorf("the service said %q, %w", line, cmp.Or(err, scanErr))
 	}
 	key, err := os.ReadFile(filepath.Join(data, "first-key"))
 	r.url, r.key = "http://"+api, strings.TrimSpace(string(key))
 	return r, err
-})
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	r, _ := service()
-	if r.process != nil {
-		_ = r.process.Kill()
-		_, _ = r.process.Wait()
-	}
-	_ = os.RemoveAll(r.dir)
-	os.Exit(code)
 }
 
-// connect makes a client of the service, whose requests go through the faults.
-func connect(t *testing.T, opts Options) (*Client, *faults) {
+func (r running) end() {
+	_ = r.process.Kill()
+	_, _ = r.process.Wait()
+}
+
+var (
+	mu         sync.Mutex // guards ofTests
+	ofTests    = map[*testing.T]running{}
+	ofExamples []running
+)
+
+// service is the test's own, so that each run of it finds what the one before found.
+func service(t *testing.T) running {
 	t.Helper()
-	r, err := service()
+	mu.Lock()
+	defer mu.Unlock()
+	if r, ok := ofTests[t]; ok {
+		return r
+	}
+	r, err := start()
 	if err != nil {
 		t.Fatal(err)
 	}
+	ofTests[t] = r
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(ofTests, t)
+		r.end()
+	})
+	return r
+}
+
+// ServiceForExamples starts one, and says where the example finds it.
+func ServiceForExamples() (url, key string) {
+	r, err := start()
+	if err != nil {
+		panic(err)
+	}
+	ofExamples = append(ofExamples, r)
+	return r.url, r.key
+}
+
+// connect makes a client of the test's service, whose requests go through the faults.
+func connect(t *testing.T, opts Options) (*Client, *faults) {
+	t.Helper()
+	r := service(t)
 	f := &faults{next: ownHTTP().Transport}
 	opts.APIKey, opts.HTTP = r.key, &http.Client{Transport: f}
 	c, err := New(r.url, opts)
@@ -145,13 +195,4 @@ func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer(http.StatusBadGateway, "", "<html>bad gateway</html>"), nil
 	}
 	return resp, nil
-}
-
-// ServiceForExamples is where the examples find it.
-func ServiceForExamples() (url, key string) {
-	r, err := service()
-	if err != nil {
-		panic(err)
-	}
-	return r.url, r.key
 }

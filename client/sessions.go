@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -20,6 +21,20 @@ func (c *Client) CreateSession(ctx context.Context, req api.CreateSession) (crea
 func (c *Client) VerifySession(ctx context.Context, req api.VerifySession) (v api.Verdict, err error) {
 	_, err = c.do(ctx, call{method: http.MethodPost, route: "/v1/sessions/verify", body: req, repeat: exact}, &v)
 	return v, err
+}
+
+// Session reads a live session by its public handle; not_found where it has ended.
+func (c *Client) Session(ctx context.Context, handle string) (s api.Session, err error) {
+	_, err = c.do(ctx, call{method: http.MethodGet, route: "/v1/sessions/{handle}", ids: []string{handle}, repeat: exact}, &s)
+	return s, err
+}
+
+// Sessions lists the user's live sessions, in a fixed order. Pages are read while it
+// is ranged over, each as a call of its own; an error is the last that comes, and ranging
+// again begins anew.
+func (c *Client) Sessions(ctx context.Context, userID string) iter.Seq2[api.Session, error] {
+	r := call{method: http.MethodGet, route: "/v1/users/{user_id}/sessions", ids: []string{userID}, repeat: exact}
+	return pages(ctx, c, r, func(p api.SessionList) ([]api.Session, string) { return p.Sessions, p.NextCursor })
 }
 
 // RotateSession replaces the session's token and, with an AAL, raises its level. The
@@ -56,10 +71,4 @@ func (c *Client) revoke(ctx context.Context, r call) (p Propagation, err error) 
 		p.EffectiveBy = by.Time
 	}
 	return p, nil
-}
-
-// LogoutAll ends all sessions of the user, but for that of ExceptToken where one is given.
-func (c *Client) LogoutAll(ctx context.Context, userID string, req api.LogoutAll) (out api.LoggedOut, err error) {
-	_, err = c.do(ctx, call{method: http.MethodPost, route: "/v1/users/{user_id}/logout-all", ids: []string{userID}, body: req, repeat: keyed}, &out)
-	return out, err
 }
