@@ -25,6 +25,7 @@ type limitBed struct {
 	store    *process
 	client   *redis.Client
 	subjects map[string]*subject // by program
+	refusing int                 // runs of cases that refuse
 }
 
 // limits measures rate limits, and writes the tables.
@@ -148,6 +149,12 @@ type limitSample struct {
 // measure asks on an empty Redis: first what is not counted, then what is.
 func (b *limitBed) measure(ctx context.Context, c limitCase, o options) (*limitSample, error) {
 	keys := c.keys(o.requests)
+	if c.refuse { // keys of its own: a program may remember who was refused in the run before
+		b.refusing++
+		for i := range keys {
+			keys[i] += b.refusing * keyCount
+		}
+	}
 	requests, err := c.requests(keys, func(n int) bool { return c.refuse && n%2 == 1 })
 	if err != nil {
 		return nil, err
