@@ -120,8 +120,8 @@ proof-local: ## run token leases, the deny cache, shards, the hot-key incident a
 	@{ $(THIS_COMMIT); \
 	export COORD_TEST_DEPTH=proof COORD_TEST_REQUIRE=redis,envoy; \
 	go test -v -count=1 -timeout 20m -parallel 1 -run '^(TestEnvoy.*|TestHotKeyIncident|TestL52HotKeyIncidentOnACluster|TestServicesLease)$$' ./integration; \
-	go test -v -count=1 -timeout 10m -run 'Leas|Holders|ACommandForAHundred|Den|Shard|Together|L52' ./ratelimit ./ratelimit/tokenlease ./ratelimit/redislimit; \
-	go test -v -count=1 -timeout 10m ./ratelimit/rls; \
+	go test -v -count=1 -timeout 10m -run 'Leas|Holders|ACommandForAHundred|Den|Shard|Together|L52' ./ratelimit ./ratelimit/redislimit; \
+	go test -v -count=1 -timeout 10m ./ratelimit/rls ./ratelimit/tokenlease; \
 	} | $(WITHOUT_PATHS) | tee docs/evidence/local.txt
 
 .PHONY: drill
